@@ -117,7 +117,7 @@ type bridge struct {
 func SetLogger(logger *slog.Logger) error {
 	p := &theProcess
 	if p.isHandler() {
-		return newError(ErrBusy, "SetLogger was called by the log handler: it would wait for itself. Call it elsewhere")
+		return newError(ErrBusy, "SetLogger was called by the log handler: it would wait for itself. Call it outside of the handler")
 	}
 	most := mostOf(logger)
 	p.mu.Lock()

@@ -35,7 +35,7 @@ func Shutdown(ctx context.Context) error {
 		return err
 	}
 	if theProcess.isHandler() {
-		return newError(ErrBusy, "Shutdown was called by the log handler: it would wait for itself. Call it elsewhere")
+		return newError(ErrBusy, "Shutdown was called by the log handler: it would wait for itself. Call it outside of the handler")
 	}
 	if !shuttingDown.TryLock() {
 		return newError(ErrBusy, "another goroutine is inside Shutdown. One call is enough")

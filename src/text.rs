@@ -51,7 +51,7 @@ typed! {
 
 fn unknown<'a>(what: &str, text: &str, known: impl Iterator<Item = &'a str>) -> Error {
     let known = known.collect::<Vec<_>>().join(", ");
-    say::invalid(format!("{what} {text:?}: there is none of this name. Give one of {known}."))
+    say::invalid(format!("{what} {text:?}: there is no such name. Give one of {known}."))
 }
 
 fn number(what: &str, text: &str, form: &str) -> Result<u64> {
@@ -174,8 +174,7 @@ mod tests {
             refused("drop".parse::<OnLag>().unwrap_err()),
             (
                 Code::InvalidArgument,
-                "policy of lag \"drop\": there is none of this name. Give one of stop, skip, resnapshot, conflate."
-                    .into()
+                "policy of lag \"drop\": there is no such name. Give one of stop, skip, resnapshot, conflate.".into()
             )
         );
         assert!("after:".parse::<Start>().unwrap_err().to_string().contains("as in after:17"));

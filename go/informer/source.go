@@ -54,7 +54,7 @@ func NewCacheSource[T any](cache *watchcore.Cache, decode func(key string, value
 	}
 	if options.OnError == nil {
 		options.OnError = func(err error) {
-			slog.Default().Warn("informer: a value is left out", "cache", cache.Name(), "error", err)
+			slog.Default().Warn("informer: a value is skipped", "cache", cache.Name(), "error", err)
 		}
 	}
 	return &CacheSource[T]{cache: cache, decoder: decode, options: options}, nil

@@ -120,7 +120,8 @@ impl Attribute {
         let call = {
             let name = name.clone();
             move |key: &[u8], value: &[u8]| {
-                extract(key, value).map_err(|error| tracing::debug!(attribute = &*name, "extractor failed: {error}"))
+                extract(key, value)
+                    .map_err(|error| tracing::debug!(attribute = &*name, "the extractor refused a value: {error}"))
             }
         };
         Attribute { name, origin: Origin::Call(Arc::new(call)) }
@@ -192,7 +193,7 @@ impl Labels {
         extract: impl Fn(&[u8], &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, E> + Send + Sync + 'static,
     ) -> Labels {
         Labels(LabelsOrigin::Call(Arc::new(move |key: &[u8], value: &[u8]| {
-            extract(key, value).map_err(|error| tracing::debug!("extractor of labels failed: {error}"))
+            extract(key, value).map_err(|error| tracing::debug!("the extractor of labels refused a value: {error}"))
         })))
     }
 }

@@ -350,13 +350,13 @@ impl Builder {
         check(self.limits.value <= u32::MAX as usize / 2, "the longest value: it must be at most 2147483647 bytes")?;
         check(
             self.keep.is_none_or(|(events, _)| events <= self.capacity),
-            "keep: more events than the capacity; raise capacity",
+            "keep: it asks for more events than the capacity. Raise the capacity, or keep fewer.",
         )?;
         check(
             self.labels.len() <= 1,
-            "labels: they are declared twice, and a value has them in one place. Declare them once.",
+            "labels: they are declared twice, but a cache reads them from one place of a value. Declare them once.",
         )?;
-        check(self.segment_slots.is_none_or(u64::is_power_of_two), "segment_slots: a power of two")
+        check(self.segment_slots.is_none_or(u64::is_power_of_two), "segment_slots: the number must be a power of two")
     }
 }
 

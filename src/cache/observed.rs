@@ -361,7 +361,7 @@ impl Consumer {
                 id = self.id(),
                 events = lag.events,
                 age_ms = lag.age.as_millis() as u64,
-                "closed: further behind than it may be"
+                "a subscription was closed, because it is further behind than it may be"
             );
         });
         self.wake_up();

@@ -93,7 +93,7 @@ impl DecodedCell {
                 Err(Error::new(
                     Code::Panic,
                     format!(
-                        "decode the value of key {}: the decoder panicked. Mend it; the value itself is delivered as it is.",
+                        "decode the value of key {}: the decoder panicked. Correct it; the value itself is delivered as it is.",
                         show(key)
                     ),
                 ))
@@ -106,7 +106,10 @@ impl DecodedCell {
         });
         match &made.value {
             Ok(made) => made.downcast_ref().ok_or_else(|| {
-                say::invalid(format!("decoded as {}: the cache's decoder makes another type", type_name::<T>()))
+                say::invalid(format!(
+                    "decoded as {}: the cache's decoder makes another type. Ask for that one.",
+                    type_name::<T>()
+                ))
             }),
             Err(error) => Err(error.clone()),
         }

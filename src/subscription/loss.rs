@@ -122,7 +122,7 @@ pub(super) fn check_limit(consumer: &Consumer, position: Position) -> Step<()> {
     Err(Error::new(
         Code::Lagged,
         format!(
-            "subscription: closed, it was {} events and {} ms behind, and may be at most {}. Read faster, raise the limit, or subscribe again.",
+            "subscription: closed, because it was {} events and {} ms behind, and may be at most {}. Read faster, raise the limit, or subscribe again.",
             lag.events,
             lag.age.as_millis(),
             consumer.limits()

@@ -144,7 +144,9 @@ impl Writer {
     ) -> Result<()> {
         let (inner, core) = self.open("load")?;
         if !Arc::ptr_eq(inner, &loading.inner) {
-            return Err(say::invalid("load: the listing was begun by the writer of another cache"));
+            return Err(say::invalid(
+                "load: the listing was begun by the writer of another cache. Give it to that one.",
+            ));
         }
         let records = records.into_iter();
         loading.versions.reserve(records.size_hint().0);
@@ -193,7 +195,9 @@ impl Writer {
         let Loading { revision, mut versions, is_sorted, bytes, extract_failures, inner: begun_for } = loading;
         let (inner, core) = self.open("load")?;
         if !Arc::ptr_eq(inner, &begun_for) {
-            return Err(say::invalid("load: the listing was begun by the writer of another cache"));
+            return Err(say::invalid(
+                "load: the listing was begun by the writer of another cache. Give it to that one.",
+            ));
         }
         may_load(core, revision)?;
         if !is_sorted {

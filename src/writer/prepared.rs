@@ -141,7 +141,7 @@ fn is_sound(revision: u64, meta: &KeyMeta) -> bool {
 #[cold]
 fn unsound(revision: u64, change: &Change<'_>, meta: &KeyMeta) -> Error {
     say::invalid(format!(
-        "put of key {}: created at {}, changed at {}, version {} cannot be of revision {revision}",
+        "put of key {}: created at {}, changed at {}, version {} cannot be of revision {revision}. Give the numbers that the store gave it.",
         show(change.key),
         meta.create_revision,
         meta.mod_revision,
@@ -153,7 +153,11 @@ fn unsound(revision: u64, change: &Change<'_>, meta: &KeyMeta) -> Error {
 /// Why a key cannot be deleted.
 #[cold]
 fn absent(revision: u64, change: &Change<'_>) -> Error {
-    say::invalid(format!("delete of key {}: it is not there", show(change.key))).with_asked(revision)
+    say::invalid(format!(
+        "delete of key {}: the cache does not have it. Delete only keys that are there.",
+        show(change.key)
+    ))
+    .with_asked(revision)
 }
 
 impl Core {

@@ -47,7 +47,7 @@ pub(super) fn check_changes(inner: &Inner, changes: &[Change<'_>]) -> Result<()>
         for change in changes {
             if !seen.insert(change.key) {
                 return Err(say::invalid(format!(
-                    "key {}: twice in one revision. Apply the last change only.",
+                    "key {}: it changes twice in one revision. Apply the last change only.",
                     show(change.key)
                 )));
             }
@@ -66,7 +66,7 @@ pub(super) fn check_record(inner: &Inner, revision: u64, record: &Record<'_>) ->
         return Ok(());
     }
     Err(say::invalid(format!(
-        "key {}: created at {}, changed at {}, version {} cannot be of a listing at revision {revision}",
+        "key {}: created at {}, changed at {}, version {} cannot be of a listing at revision {revision}. Give the numbers that the store gave it.",
         show(record.key),
         record.create_revision,
         record.mod_revision,
@@ -81,7 +81,9 @@ pub(super) fn sort_by_key<T>(listing: &mut [T], key: impl Fn(&T) -> &[u8]) -> Re
     }
     listing.sort_unstable_by(|a, b| key(a).cmp(key(b)));
     match listing.windows(2).find(|pair| key(&pair[0]) == key(&pair[1])) {
-        Some(pair) => Err(say::invalid(format!("key {}: twice in one listing", show(key(&pair[0]))))),
+        Some(pair) => {
+            Err(say::invalid(format!("key {}: it is twice in the listing. List each key once.", show(key(&pair[0])))))
+        }
         None => Ok(()),
     }
 }
@@ -105,7 +107,7 @@ fn check_pair(inner: &Inner, key: &[u8], value: Option<&[u8]>) -> Result<()> {
 #[cold]
 fn unfit(inner: &Inner, key: &[u8], value: Option<&[u8]>) -> Error {
     if key.is_empty() {
-        return say::invalid("a key must not be empty");
+        return say::invalid("the key is empty. Give one of at least 1 byte.");
     }
     if key.len() > inner.limits.key {
         return say::invalid(format!(
@@ -116,7 +118,11 @@ fn unfit(inner: &Inner, key: &[u8], value: Option<&[u8]>) -> Error {
         ));
     }
     if !starts_with(key, &inner.prefix) {
-        return say::invalid(format!("key {}: outside the cache's prefix {}", show(key), show(&inner.prefix)));
+        return say::invalid(format!(
+            "key {}: it is outside the cache's prefix {}. Write only keys below that.",
+            show(key),
+            show(&inner.prefix)
+        ));
     }
     say::invalid(format!(
         "key {}: a value of {} bytes, the limit is {}. Shorten it, or raise the limit.",

@@ -83,7 +83,7 @@ fn set(function: watchcore_log_function, context: *mut c_void, level: u32) -> Re
     if INSIDE.get() {
         return Err(Error::new(
             Code::Busy,
-            "watchcore_log_set was called by the log function itself. Call it elsewhere.",
+            "watchcore_log_set was called by the log function itself. Call it outside of that function.",
         ));
     }
     check_process()?;

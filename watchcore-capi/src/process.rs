@@ -60,7 +60,7 @@ pub unsafe extern "C" fn watchcore_shutdown(timeout_ms: i64, error: *mut watchco
         if log::is_inside() {
             return Err(Error::new(
                 Code::Busy,
-                "watchcore_shutdown was called by the log function: it would wait for itself. Call it elsewhere.",
+                "watchcore_shutdown was called by the log function: it would wait for itself. Call it outside of that function.",
             ));
         }
         all_freed()?;

@@ -54,7 +54,7 @@ impl CompactionQuery {
         }
         let revision = compacted.min(position.revision);
         match writer.compact(revision) {
-            Ok(()) => log!(debug, revision, "etcd is compacted: so is the cache"),
+            Ok(()) => log!(debug, revision, "etcd was compacted, and so was the cache"),
             // The cache was closed meanwhile.
             Err(error) => log!(debug, revision, %error, "the cache was not compacted"),
         }
@@ -98,7 +98,7 @@ impl RequestedCompaction {
         if writer.is_loaded() && (asked.is_some() || is_reached) {
             let revision = wanted.revision.min(now.revision);
             match writer.compact(revision) {
-                Ok(()) => log!(debug, revision, wanted = wanted.revision, "compacted, as was requested"),
+                Ok(()) => log!(debug, revision, wanted = wanted.revision, "the cache was compacted, as requested"),
                 // The cache was closed meanwhile.
                 Err(error) => log!(debug, revision, %error, "the cache was not compacted"),
             }
@@ -128,7 +128,7 @@ pub(super) async fn follow(writer: &RefCell<Writer>, mut readers: watch::Receive
         match query.ask(&reader, &config.range).await {
             Ok(Some(compacted)) => query.answered(&mut writer.borrow_mut(), compacted),
             Ok(None) => {}
-            Err(failure) => log!(debug, error = %failure.text(), "etcd's compaction is not known"),
+            Err(failure) => log!(debug, error = %failure.text(), "etcd's compacted revision could not be read"),
         }
     }
 }

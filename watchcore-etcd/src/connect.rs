@@ -335,7 +335,7 @@ impl Newest {
     pub(super) fn went_back(&self) -> bool {
         let Newest { header, applied } = self;
         if header.revision < *applied {
-            log!(warn, applied, newest = header.revision, "etcd's revision went back: another history");
+            log!(warn, applied, newest = header.revision, "etcd's revision went back, so it has another history");
         }
         header.revision < *applied
     }

@@ -479,7 +479,12 @@ impl Follower<'_, '_> {
             Order::Next => {}
             Order::BelowProgress => {
                 let complete = self.resume().point();
-                log!(warn, revision, complete, "an event below what etcd called complete: another history");
+                log!(
+                    warn,
+                    revision,
+                    complete,
+                    "an event lies below what etcd called complete, so etcd has another history"
+                );
                 return Ok(Some(WatchEnd::Resync(ResyncReason::HistoryReset)));
             }
             Order::Repeated => {

@@ -225,9 +225,9 @@ impl<T: PageSink> Pages<'_, T> {
     fn stream_failed(&self, failure: Failure, ended: Streamed) -> Result<Streamed, Failure> {
         match failure.kind {
             Some("the next message of the listing") => {
-                log!(info, revision = self.pinned, "no progress of the listing's stream; asking for pages")
+                log!(info, revision = self.pinned, "the stream of the listing makes no progress; asking for pages")
             }
-            _ => log!(debug, revision = self.pinned, "no stream of the listing: {}", failure.text()),
+            _ => log!(debug, revision = self.pinned, "the stream of the listing failed: {}", failure.text()),
         }
         if !matches!(failure.class, Class::Compacted(_)) {
             self.reader.use_pages();
@@ -318,7 +318,7 @@ pub(super) async fn list(
                 if std::mem::replace(&mut was_compacted, true) {
                     return Err(Failure::new(Class::Retry, COMPACTED_AGAIN));
                 }
-                log!(info, revision = pages.pinned, "compacted during the listing: beginning again");
+                log!(info, revision = pages.pinned, "etcd was compacted during the listing: beginning again");
             }
             Err(failure) => return Err(failure),
         }

@@ -208,7 +208,12 @@ impl<'a> Session<'a> {
         if !self.fragment {
             self.fragment = true;
             increment(&self.shared.counts.fragment_switches);
-            log!(info, length, limit = self.message_limit, "a long message: opening the watch with fragments");
+            log!(
+                info,
+                length,
+                limit = self.message_limit,
+                "a message is longer than the limit: opening the watch with fragments"
+            );
             return Ok(());
         }
         if self.raise_limit(length) { Ok(()) } else { Err(failure) }
@@ -221,7 +226,7 @@ impl<'a> Session<'a> {
         }
         let wanted = usize::try_from(length).unwrap_or(LONGEST_MESSAGE).max(self.message_limit.saturating_mul(2));
         self.message_limit = wanted.min(LONGEST_MESSAGE);
-        log!(info, length, limit = self.message_limit, "a long message: raising the limit");
+        log!(info, length, limit = self.message_limit, "a message is longer than the limit: raising the limit");
         true
     }
 }

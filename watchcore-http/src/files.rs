@@ -142,7 +142,7 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
             if !std::mem::replace(&mut state.is_expired, true) {
                 let (what, limit) = (self.what, self.limit.unwrap_or_default());
                 drop(state);
-                tracing::warn!(target: "watchcore_http", "{what}: they could not be read for {limit:?}. What was read before is taken no more.");
+                tracing::warn!(target: "watchcore_http", "{what}: they could not be read for {limit:?}. The version that was read before is not used any more.");
             }
             None
         })
@@ -219,7 +219,7 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
                 // Drop and log after the lock is released.
                 drop(state);
                 drop(before);
-                tracing::info!(target: "watchcore_http", after_failure = had_failed, "{what}: read again, it has changed");
+                tracing::info!(target: "watchcore_http", after_failure = had_failed, "{what}: they have changed, and were read again");
             }
             Err((why, contents)) => {
                 state.stamps = None;
@@ -227,7 +227,7 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
                 let since = before.as_ref().map_or_else(Instant::now, |failure| failure.since);
                 if before.is_none_or(|failure| failure.why != why) {
                     let until = self.limit.map_or(String::new(), |limit| format!(" for {limit:?}"));
-                    tracing::warn!(target: "watchcore_http", "{what}: {why}. What was read before stays in use{until}.");
+                    tracing::warn!(target: "watchcore_http", "{what}: {why}. The version that was read before stays in use{until}.");
                 }
                 state.failure = Some(Failure { why, since, contents });
             }

@@ -24,9 +24,7 @@ pub(crate) fn to_stderr(verbosity: u8, directives: Option<&str>) {
 fn targets(verbosity: u8, directives: Option<&str>) -> Result<Targets, String> {
     let Some(directives) = directives else { return Ok(of_verbosity(verbosity)) };
     let asked: Targets = directives.parse().map_err(|error| {
-        format!(
-            "warning: RUST_LOG={directives} is passed over: {error}. Write it such as RUST_LOG=watchcore=debug,h2=info"
-        )
+        format!("warning: RUST_LOG={directives} is ignored: {error}. Write it such as RUST_LOG=watchcore=debug,h2=info")
     })?;
     if verbosity == 0 {
         return Ok(asked);

@@ -130,7 +130,7 @@ impl Unwritten {
             let dropped = std::mem::take(&mut self.dropped);
             let _ = writeln!(
                 self.bytes,
-                "warning: {dropped} lines of the log are left out here: standard error was not read for too long"
+                "warning: {dropped} lines of the log were dropped here: standard error was not read for too long"
             );
         }
     }
@@ -154,7 +154,7 @@ mod tests {
         let text = String::from_utf8_lossy(&taken[QUEUE_BYTES..]);
         let said: Vec<&str> = text.lines().collect();
         let [first, error, second] = said[..] else { panic!("{text}") };
-        assert!(first.starts_with("warning: 2 lines of the log are left out here"), "{text}");
+        assert!(first.starts_with("warning: 2 lines of the log were dropped here"), "{text}");
         assert!(error == "error: always" && second.starts_with("warning: 1 lines "), "{text}");
         lines.lock().push(b"room again\n", QUEUE_BYTES);
         assert_eq!(lines.wait_and_take(), b"room again\n");

@@ -429,7 +429,7 @@ fn the_longest_grace_period_is_taken() {
 fn hangups_are_passed_over() {
     let server = Serving::start(serve(&["--prefix", "/", "--etcd", NOBODY]));
     server.running.signal("HUP");
-    until(&server.heard, |line| line.starts_with("SIGHUP is passed over: "));
+    until(&server.heard, |line| line.starts_with("SIGHUP is ignored: "));
     assert!(server.get("/livez").0.starts_with("HTTP/1.1 200"), "it lives");
     server.end("TERM", 0);
 }

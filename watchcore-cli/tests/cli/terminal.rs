@@ -211,5 +211,5 @@ fn the_log_is_quiet_about_its_transport_unless_it_is_asked_for() {
     let text = logged(Some("watchcore_etcd=info"), &[]);
     assert!(text.contains(" watchcore_etcd::") && !transport(&text), "{text}");
     let text = logged(Some("not=a=level"), &[]);
-    assert!(text.starts_with("warning: RUST_LOG=not=a=level is passed over") && text.lines().count() == 1, "{text}");
+    assert!(text.starts_with("warning: RUST_LOG=not=a=level is ignored") && text.lines().count() == 1, "{text}");
 }

@@ -172,7 +172,7 @@ impl Session<'_> {
             key = server_text::key(record.key),
             modified = record.mod_revision,
             applied = point,
-            "a key that does not follow from what was applied: another history"
+            "a key does not follow from what was applied, so etcd has another history"
         );
         false
     }

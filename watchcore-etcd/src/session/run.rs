@@ -64,7 +64,7 @@ impl Session<'_> {
                 if self.config.options.stop_after_listing {
                     self.endpoints.succeeded();
                     self.reporter.succeeded();
-                    log!(info, endpoint = url, "listed; not watching, as asked");
+                    log!(info, endpoint = url, "listed; the feeder does not watch, as configured");
                     return Ok(());
                 }
             }
@@ -141,7 +141,7 @@ impl Session<'_> {
             return Ok(NextStep::Resync(ResyncReason::HistoryReset));
         }
         if resume.is_of_another_cluster(header) {
-            log!(warn, cluster = %format_args!("{:x}", header.cluster), "etcd is another cluster: another history");
+            log!(warn, cluster = %format_args!("{:x}", header.cluster), "etcd is another cluster, so it has another history");
             return Ok(NextStep::Resync(ResyncReason::HistoryReset));
         }
         increment(&self.shared.counts.probes);
@@ -150,7 +150,7 @@ impl Session<'_> {
             HistoryCheck::Same => sample::check(reader, range, &snapshot, &self.shared.counts).await?,
             HistoryCheck::Other => {
                 let applied = resume.evidence().revision();
-                log!(warn, applied, "etcd does not hold what was applied: another history");
+                log!(warn, applied, "etcd does not hold what was applied, so it has another history");
                 HistoryCheck::Other
             }
             HistoryCheck::Compacted => HistoryCheck::Compacted,
@@ -162,7 +162,7 @@ impl Session<'_> {
         }
         let behind = resume.behind(header.revision);
         if behind > self.config.options.too_far_behind && !resume.replays() {
-            log!(info, behind, "too far behind to replay: listing");
+            log!(info, behind, "the cache is too far behind to replay the events: listing");
             return Ok(NextStep::Resync(ResyncReason::TooFarBehind));
         }
         Ok(NextStep::Watch)

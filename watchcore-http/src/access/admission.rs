@@ -248,5 +248,5 @@ fn gone() -> Error {
 }
 
 fn unknown(why: &str) -> Error {
-    Error::new(Code::Unavailable, format!("who watches could not be found out again: {why}"))
+    Error::new(Code::Unavailable, format!("the user of a watch could not be checked again: {why}"))
 }

@@ -55,7 +55,7 @@ pub(super) fn token_from_protocols(head: &mut Parts) -> Result<(), Refusal> {
     let decoded = URL_SAFE_NO_PAD.decode(&token[PROTOCOL.len()..]).unwrap_or_default();
     let bearer = HeaderValue::from_bytes(&[b"Bearer ", &decoded[..]].concat());
     let (false, Ok(mut bearer)) = (decoded.is_empty(), bearer) else {
-        return refused("the base64url.bearer.authorization token is none");
+        return refused("the base64url.bearer.authorization token is malformed");
     };
     let Ok(rest) = HeaderValue::from_str(&others.join(", ")) else { return refused("malformed subprotocols") };
     if others.is_empty() {

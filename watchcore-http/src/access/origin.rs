@@ -56,7 +56,7 @@ impl Origins {
         }
         if is_of_another_site(head) && self.listed(head).is_none() && bearer(head).is_none() {
             return Err(Refusal::forbidden(
-                "a page of another site asks (Sec-Fetch-Site), whose origin is not listed, and without a token",
+                "the request is of a page of another site (Sec-Fetch-Site), whose origin is not listed, and has no token",
             ));
         }
         Ok(())

@@ -72,7 +72,7 @@ impl BlockingPool {
         };
         tokio::task::spawn_blocking(work)
             .await
-            .map_err(|error| Error::new(Code::Internal, format!("the answer was not made: {error}")))
+            .map_err(|error| Error::new(Code::Internal, format!("the answer could not be made: {error}")))
     }
 
     /// Waits for a permit.

@@ -208,7 +208,7 @@ async fn cut_off(rest: Weak<Mutex<ListRest>>, client: ListClient) {
     let mut left = lock(&rest);
     if let ListRest::Bytes(bytes) = std::mem::replace(&mut *left, ListRest::Cut) {
         drop(left);
-        tracing::info!(target: "watchcore_http", who = %reader.client, longest = ?time_limit, made = bytes.pieces.made(), "a list is cut off: its client takes too long for it");
+        tracing::info!(target: "watchcore_http", who = %reader.client, longest = ?time_limit, made = bytes.pieces.made(), "a list is cut off: its client takes longer for it than limits.list");
     } else {
         *left = ListRest::Nothing;
     }
@@ -225,7 +225,7 @@ impl http_body::Body for ListBody {
         let ListBody { first, rest, rests, .. } = self.get_mut();
         let mut rest = lock(rest);
         if matches!(*rest, ListRest::Cut) {
-            let why = "the list was cut off: its client took too long for it";
+            let why = "the list was cut off: its client took longer for it than limits.list";
             return Poll::Ready(Some(Err(io::Error::new(io::ErrorKind::TimedOut, why))));
         }
         if !first.is_empty() {

@@ -92,7 +92,7 @@ fn resources(state: &ApiState, to: &mut Families) {
         of_frames(&ResourceLabels::path("/v1/keys"), sum);
     }
     for served in state.catalog.resources() {
-        let help = "Values that were left out, for they are no objects.";
+        let help = "Values that were skipped, because they are no objects.";
         to.counter("values_left_out", help, &labels_of(&served.resource).labels(), served.skipped.count());
     }
 }

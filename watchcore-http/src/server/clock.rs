@@ -179,7 +179,7 @@ impl Clock {
         }
         if state.0 == State::Taking {
             let address = connection.address;
-            tracing::info!(target: "watchcore_http", %address, ?limit, "a connection is cut off: its client takes nothing of what it was answered");
+            tracing::info!(target: "watchcore_http", %address, ?limit, "a connection is cut off: its client does not read the answer");
         }
         match state.0 {
             State::Idle { .. } => connection.activity.close(),

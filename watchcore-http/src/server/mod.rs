@@ -252,9 +252,9 @@ fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 fn check_secure(address: SocketAddr, encrypts: bool, authenticates: bool) -> Result<()> {
     let lacks = match (encrypts, authenticates) {
         (true, true) => return Ok(()),
-        (true, false) => "nothing says who asks",
-        (false, true) => "the connections are not encrypted",
-        (false, false) => "the connections are not encrypted, and nothing says who asks",
+        (true, false) => "clients are not authenticated",
+        (false, true) => "connections are not encrypted",
+        (false, false) => "connections are not encrypted, and clients are not authenticated",
     };
     let message = format!(
         "listening on {address} is insecure: others reach this address, and {lacks}. Give certificates and tokens (or a client CA), or listen on 127.0.0.1, or say in so many words that it may be insecure (--insecure-listen)."

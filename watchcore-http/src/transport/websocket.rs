@@ -100,9 +100,9 @@ impl Upgrade {
         }
         let is_key = |key: &&HeaderValue| STANDARD.decode(key).is_ok_and(|key| key.len() == 16);
         let key = headers.get(header::SEC_WEBSOCKET_KEY).filter(is_key);
-        let key = key.ok_or_else(|| Refusal::bad_request("Sec-WebSocket-Key is to be 16 bytes in base64"))?;
+        let key = key.ok_or_else(|| Refusal::bad_request("Sec-WebSocket-Key must be 16 bytes in base64"))?;
         let accept = HeaderValue::try_from(derive_accept_key(key.as_bytes()))
-            .map_err(|_| Refusal::bad_request("Sec-WebSocket-Key is to be 16 bytes in base64"))?;
+            .map_err(|_| Refusal::bad_request("Sec-WebSocket-Key must be 16 bytes in base64"))?;
         let activity = Peer::of(request).and_then(|peer| peer.activity.clone());
         let account = request.extensions.get::<Arc<Account>>();
         let counted = activity.zip(account).map(|(activity, account)| {
@@ -122,7 +122,7 @@ impl Upgrade {
         tokio::spawn(async move {
             let upgraded = match upgrade.await {
                 Ok(upgraded) => TokioIo::new(upgraded),
-                Err(error) => return tracing::debug!(%error, "a WebSocket was not upgraded to"),
+                Err(error) => return tracing::debug!(%error, "an upgrade to a WebSocket failed"),
             };
             let (activity, answered) = counted.unzip();
             let serving = serve(upgraded, stream, &open, SocketClient { stall, answered });
@@ -351,7 +351,7 @@ fn ending_of(error: &Error) -> Ending {
         Error::Capacity(_) => Ending::Close(CloseCode::Size, "a message of this watch's client has at most 4096 bytes"),
         Error::Utf8(_) => Ending::Close(CloseCode::Invalid, "text that is not UTF-8"),
         Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => Ending::Gone,
-        Error::Protocol(_) => Ending::Close(CloseCode::Protocol, "a frame that is none"),
+        Error::Protocol(_) => Ending::Close(CloseCode::Protocol, "a malformed frame"),
         _ => Ending::Gone,
     }
 }

@@ -84,7 +84,9 @@ async fn end_overdue_periodically(all: Weak<OpenWatches>) {
 fn limit_message(full: Full, client: &ClientId) -> String {
     match full {
         Full::All(limit) => format!("there are {limit} watches already, the most of this server: try again later"),
-        Full::Share(has) => format!("{client} has {has} watches already, and the places that are left are for others"),
+        Full::Share(has) => {
+            format!("{client} has {has} watches already; the rest of the limit is for other clients: try again later")
+        }
     }
 }
 

@@ -96,7 +96,7 @@ async fn pass(all: &Arc<OpenWatches>, access: &Arc<Access>, watches: Vec<(u64, A
     }
     if let Some(why) = unknown.first() {
         let (users, why) = (unknown.len(), why.message());
-        tracing::warn!(target: "watchcore_http", users, why, "whether open watches may last is not known");
+        tracing::warn!(target: "watchcore_http", users, why, "whether open watches are still allowed could not be checked");
     }
 }
 

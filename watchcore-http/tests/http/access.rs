@@ -450,8 +450,8 @@ async fn public_address_needs_tls_and_users() {
     let tls = || Tls::new(&certificate, &key);
     let public = |api: &watchcore_http::Api| Server::builder(api.clone()).address("0.0.0.0:0");
     for (builder, lacks) in [
-        (public(&open), "not encrypted, and nothing says who asks"),
-        (public(&open).tls(tls()), "nothing says who asks"),
+        (public(&open), "not encrypted, and clients are not authenticated"),
+        (public(&open).tls(tls()), "clients are not authenticated"),
         (public(&closed), "not encrypted"),
     ] {
         let error = builder.start().await.err().unwrap_or_else(|| panic!("it starts although {lacks}"));

@@ -15,7 +15,7 @@ use std::task::{Context, Poll};
 pub(super) fn poll_guarded<T>(poll: impl FnOnce() -> Poll<Option<T>>) -> Poll<Result<Option<T>, Status>> {
     match guard("a predicate of the informer's filter", poll) {
         Ok(polled) => polled.map(Ok),
-        Err(panicked) => Poll::Ready(Err(Status::new(500, format!("{panicked}. Mend it.")))),
+        Err(panicked) => Poll::Ready(Err(Status::new(500, format!("{panicked}. Correct it.")))),
     }
 }
 

@@ -386,7 +386,7 @@ impl<O: FromKeyValue> ObjectWatch<O> {
                 // of the watch would show.
                 Err(panicked) => {
                     self.backlog = Backlog::Nothing;
-                    self.end(Some(Error::new(watchcore::Code::Panic, format!("{panicked}. Mend it."))));
+                    self.end(Some(Error::new(watchcore::Code::Panic, format!("{panicked}. Correct it."))));
                     continue;
                 }
             }

@@ -292,7 +292,7 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
     fn failed(&mut self, what: &str, status: Status, delay: Option<Duration>) {
         let cache = self.feed.writer.cache_name();
         let Some(delay) = delay else {
-            tracing::info!(cache, %status, "reflector: {what} failed, and the source is asked otherwise");
+            tracing::info!(cache, %status, "reflector: {what} failed, and the next request asks in another way");
             return self.links.status.update(|all| all.last_error = Some(status));
         };
         tracing::warn!(cache, %status, "reflector: {what} failed, next try in {} ms", delay.as_millis());

@@ -55,7 +55,7 @@ impl<O: FromKeyValue> CacheSource<O> {
                 Err(error) => {
                     tracing::warn!(
                         cache = self.cache.name(), key = %String::from_utf8_lossy(kv.key()), %error,
-                        "a value cannot be decoded and is left out of a list"
+                        "a value cannot be decoded, and a list skips it"
                     );
                     page.refused.push(kv.key().to_vec());
                 }

@@ -50,7 +50,7 @@ pub(crate) fn run(serve: &Serve, options: &Options, interrupt: &Interrupt) -> Re
         .thread_name("watchcore-http")
         .enable_all()
         .build()
-        .map_err(|error| Failure::new(Code::ResourceExhausted, format!("no threads for the server: {error}")))?;
+        .map_err(|error| Failure::new(Code::ResourceExhausted, format!("the threads of the server do not start: {error}. Raise the limit of processes (ulimit -u), or end others")))?;
     let ended = runtime.block_on(serving(&settings, api, &caches, options, interrupt));
     runtime.shutdown_timeout(RUNTIME);
     ended
@@ -161,7 +161,7 @@ fn ignore_hangups() {
     let say = move || {
         for _ in signals.forever() {
             super::stderr::log(
-                b"SIGHUP is passed over: tokens and certificates are read when they change, the configuration at the start\n",
+                b"SIGHUP is ignored: tokens and certificates are read when they change, the configuration at the start\n",
             );
         }
     };

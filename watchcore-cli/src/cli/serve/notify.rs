@@ -7,7 +7,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 pub(crate) fn send_state(state: &str) {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else { return };
     if let Err(error) = send(name.as_bytes(), state) {
-        tracing::warn!(socket = %name.to_string_lossy(), %error, "NOTIFY_SOCKET takes nothing");
+        tracing::warn!(socket = %name.to_string_lossy(), %error, "NOTIFY_SOCKET does not take messages");
     }
 }
 
