@@ -339,8 +339,8 @@ impl Tables {
         // A consumer that is awake announces the bucket when it sleeps next.
         let (Some(bucket), Some(cursor)) = (bucket, waiter.parked_at()) else { return };
         let from = cursor.max(examined_to);
-        let has_events = view.has_unlinked(&group, &bucket, from, steps)
-            || (from < head && view.cache.has_events(&bucket, from));
+        let has_events =
+            view.has_unlinked(&group, &bucket, from, steps) || (from < head && view.cache.has_events(&bucket, from));
         #[cfg(loom)]
         let has_events = has_events && !weak::is(weak::Site::MovedUnasked);
         let Some(claim) = ParkedWaiter::claim(&waiter) else { return };

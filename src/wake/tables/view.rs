@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use crate::data::event::Event;
 use super::steps::Steps;
+use crate::data::event::Event;
 use crate::filter::matcher::Matcher;
 use crate::log::buckets::Bucket;
 use crate::sys::clock;
