@@ -8,12 +8,9 @@
 set -uo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
-# Files of the core whose types hold each other: a cache lists its subscriptions, and each of them keeps its cache.
-known="cache"
-
 # hold DIRECTORY [ROOMS]: the rooms from the ground up; `root` is lib.rs.
 hold() {
-    find "$1" -name '*.rs' ! -name '*tests.rs' ! -path '*/loom*' | sort | xargs awk -v directory="$1/" -v rooms="${2:-}" -v known="$known" '
+    find "$1" -name '*.rs' ! -name '*tests.rs' ! -path '*/loom*' | sort | xargs awk -v directory="$1/" -v rooms="${2:-}" '
         # The text, without the braces of use trees: `a::{b, c::d}` becomes `a::b, a::c::d`.
         function spread(text,    from, inside, names, count, i, list) {
             while (match(text, /[A-Za-z0-9_:]+::\{[^{}]*\}/)) {
@@ -99,7 +96,7 @@ hold() {
                 count = split(uses[module], used, " ")
                 for (i = 1; i <= count; i++) {
                     to = used[i]
-                    circle = (to, module) in reached && !index(known, room(module))
+                    circle = (to, module) in reached
                     if (circle) print file[module] ": in a circle with " file[to]
                     upwards = rank[room(to)] > rank[room(module)]
                     if (upwards) print file[module] ": " room(module) " calls up to " room(to)

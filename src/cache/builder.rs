@@ -91,8 +91,15 @@ impl std::fmt::Debug for SizeLimits {
     }
 }
 
+impl Cache {
+    /// Options of a new cache that holds the keys which start with `prefix` (empty: all keys).
+    pub fn builder(prefix: impl AsRef<[u8]>) -> Builder {
+        Builder::new(prefix.as_ref().to_vec())
+    }
+}
+
 impl Builder {
-    pub(super) fn new(prefix: Vec<u8>) -> Builder {
+    fn new(prefix: Vec<u8>) -> Builder {
         Builder {
             prefix,
             capacity: 65_536,

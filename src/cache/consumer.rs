@@ -11,15 +11,15 @@
 //! | `end`, once; fence; the state of the waiter | `end`, first of all in a poll; PARKED, fence, `end` | AcqRel / Acquire; SeqCst fences |
 //! | the waiter, before the first sleep in it | `waiter` | by `WaiterCell` |
 
+use super::Lag;
 use super::reported_phase::{ReportedPhase, ReportedWord};
-use super::{Inner, Lag};
 use crate::filter::matcher::Matcher;
 use crate::log::buckets::Bucket;
 use crate::log::ring::{EPOCH_MASK, REVISION_BITS, progress_word};
 use crate::position::{MAX_REVISION, Position};
 use crate::sync::{AcqRel, Acquire, AtomicU64, Mutex, OnceArc, Relaxed, Release, SeqCst, fence, lock, ord};
 use crate::sys::clock;
-use crate::wake::{FilterCode, ParkedWaiter, Parker, WaiterCell};
+use crate::wake::{FilterCode, HubOwner, ParkedWaiter, Parker, WaiterCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32 as HalfStatistic, AtomicU64 as Statistic};
 use std::time::Duration;
@@ -27,15 +27,12 @@ use std::time::Duration;
 /// `Consumer::end` while the subscription is open.
 pub(crate) const OPEN: u64 = u64::MAX;
 
-/// Polls that follow each other within this many nanoseconds are frequent: [`Consumer::polled_at`].
+/// Polls that follow each other within this many nanoseconds are frequent: [`ConsumerOf::polled_at`].
 const FREQUENT: u64 = 20_000_000;
 
-/// A counted reference to a subscription: its handle, its registry and each handle that may close it have one.
-pub(crate) type ConsumerRef = crate::sync::Arc<Consumer>;
-
-/// See the module.
-pub(crate) struct Consumer {
-    pub(crate) inner: Arc<Inner>,
+/// See the module. `C` is the state that all parts of its cache share.
+pub(crate) struct ConsumerOf<C> {
+    pub(crate) inner: Arc<C>,
     pub(crate) matcher: Arc<Matcher>,
     /// The sequence number after the last one to hand out; OPEN: no end.
     pub(crate) end: AtomicU64,
@@ -100,8 +97,15 @@ impl MaxLag {
     }
 }
 
-impl Consumer {
-    pub(crate) fn new(inner: Arc<Inner>, matcher: Arc<Matcher>, max_lag: MaxLag, name: &str) -> Consumer {
+impl<C> ConsumerOf<C> {
+    /// A subscription with this number in its cache, whose cursor is `first`.
+    pub(crate) fn new(
+        inner: Arc<C>,
+        (id, first): (u64, u64),
+        matcher: Arc<Matcher>,
+        max_lag: MaxLag,
+        name: &str,
+    ) -> ConsumerOf<C> {
         let extras = OnceArc::new();
         if !name.is_empty() || max_lag.is_some() {
             let MaxLag { events, age } = max_lag;
@@ -109,8 +113,7 @@ impl Consumer {
             let limits = max_lag.is_some().then(|| Box::new(limits()));
             extras.get_or_make(|| Extras::new(name, limits));
         }
-        let (id, first) = (inner.registry.new_id(), inner.ring.first_seq());
-        Consumer {
+        ConsumerOf {
             inner,
             matcher,
             end: AtomicU64::new(OPEN),
@@ -139,7 +142,7 @@ impl Consumer {
 
 // ---- Cursor and position --------------------------------------------------------------------------------
 
-impl Consumer {
+impl<C> ConsumerOf<C> {
     /// The cursor and position that the consumer has stored last. Only the consumer calls this.
     #[inline]
     pub(crate) fn stands_at(&self) -> (u64, Position) {
@@ -228,7 +231,7 @@ impl Consumer {
 
 // ---- Sleep and close ------------------------------------------------------------------------------------
 
-impl Consumer {
+impl<C> ConsumerOf<C> {
     /// The consumer's side of its waiter, which is made here if it has never slept.
     ///
     /// # Safety
@@ -240,31 +243,12 @@ impl Consumer {
         unsafe { self.sleep.shared_parker(|| FilterCode::of(&self.matcher)) }
     }
 
-    /// Leaves its waiter for good, when its subscription is dropped, though others may have a count on this for longer.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Consumer::parker`].
-    pub(crate) unsafe fn sleeps_no_more(&self) {
-        if self.waiter().is_none() {
-            return;
-        }
-        // SAFETY: only the consumer calls this, and it has no other parker (`# Safety`).
-        let mut parker = unsafe { self.parker() };
-        let group = parker.group().cloned();
-        parker.leave(&self.inner);
-        if let Some(group) = group {
-            self.inner.hubs.of(FilterCode::of(&self.matcher)).groups.leave(&group);
-        }
-    }
-
     pub(crate) fn waiter(&self) -> Option<&ParkedWaiter> {
         self.sleep.waiter()
     }
 
-    pub(crate) fn close(&self) {
-        // Before the first listing no event was published, so the end is 0.
-        let (at, head) = if self.inner.is_ready() { self.inner.stands_at() } else { Default::default() };
+    /// Closes it, when its cache is at this position and head.
+    pub(super) fn close_at(&self, at: Position, head: u64) {
         {
             // Both stored under the lock, so that a consumer that sees this end then reads the position that belongs to it.
             let mut closed_at = lock(&self.extras().closed_at);
@@ -295,9 +279,29 @@ impl Consumer {
     }
 }
 
+impl<C: HubOwner> ConsumerOf<C> {
+    /// Leaves its waiter for good, when its subscription is dropped, though others may have a count on this for longer.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`ConsumerOf::parker`].
+    pub(crate) unsafe fn sleeps_no_more(&self) {
+        if self.waiter().is_none() {
+            return;
+        }
+        // SAFETY: only the consumer calls this, and it has no other parker (`# Safety`).
+        let mut parker = unsafe { self.parker() };
+        let group = parker.group().cloned();
+        parker.leave(&self.inner);
+        if let Some(group) = group {
+            self.inner.hubs().of(FilterCode::of(&self.matcher)).groups.leave(&group);
+        }
+    }
+}
+
 // ---- Limits ---------------------------------------------------------------------------------------------
 
-impl Consumer {
+impl<C> ConsumerOf<C> {
     #[inline]
     pub(crate) fn is_limited(&self) -> bool {
         self.limits_of_lag().is_some()
@@ -308,7 +312,7 @@ impl Consumer {
     }
 
     /// Its slot in the registry's list of subscriptions with limits, if it has any.
-    pub(super) fn limits_slot(&self) -> Option<&HalfStatistic> {
+    pub(super) fn slot_of_limits(&self) -> Option<&HalfStatistic> {
         self.limits_of_lag().map(|limits| &limits.slot)
     }
 

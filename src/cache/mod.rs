@@ -18,12 +18,12 @@ mod view;
 mod within;
 
 pub use builder::Builder;
-pub(crate) use consumer::{Consumer, ConsumerRef, MaxLag, OPEN};
+pub(crate) use consumer::{MaxLag, OPEN};
 pub(crate) use core::Core;
 pub(crate) use gauges::Gauges;
 pub(crate) use registry::NOWHERE;
 pub(crate) use reported_phase::ReportedPhase;
-pub(crate) use shared::{Info, Inner, NOT_READY, READY, living};
+pub(crate) use shared::{Consumer, ConsumerRef, Info, Inner, NOT_READY, READY, living};
 pub use source::{Source, SourceMetric, SourceReport, SourceState};
 pub use status::{State, Stats, Status};
 pub use subscriptions::{Lag, ReadPath, SubscriptionInfo, SubscriptionState};
@@ -58,11 +58,6 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Options of a new cache that holds the keys which start with `prefix` (empty: all keys).
-    pub fn builder(prefix: impl AsRef<[u8]>) -> Builder {
-        Builder::new(prefix.as_ref().to_vec())
-    }
-
     pub(super) fn new(inner: Inner) -> Cache {
         inner.keep_open();
         Cache { inner: Arc::new(inner) }

@@ -13,10 +13,12 @@
 
 #![forbid(unsafe_code)]
 
-use super::Inner;
-use super::consumer::{Consumer, OPEN};
+use super::consumer::{ConsumerOf, MaxLag, OPEN};
+use super::registry::{Member, StatsShare};
 use super::reported_phase::{ReportedPhase, ReportedWord};
+use super::shared::{Consumer, Inner};
 use super::subscriptions::{Lag, ReadPath, SubscriptionInfo, SubscriptionState};
+use crate::filter::matcher::Matcher;
 use crate::foreign;
 use crate::log::buckets::Bucket;
 use crate::log::ring::Located;
@@ -25,20 +27,23 @@ use crate::sync::{Acquire, Relaxed, Release, lock, step};
 use crate::sys::clock;
 use crate::wake::{FilterCode, Rest};
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// The share of one subscription in the statistics of its cache.
-pub(crate) struct StatsShare {
-    /// The events that it has not taken: see [`Lag::events`].
-    pub(crate) lag_events: u64,
-    /// Whether events that it had not taken have left the window, which no poll has reported.
-    pub(crate) overrun: bool,
-    /// Losses that are counted, that one included.
-    pub(crate) lagged: u64,
-}
-
 impl Consumer {
+    /// A new subscription of a cache. Its registry has no count on it yet.
+    pub(crate) fn of(inner: &Arc<Inner>, matcher: Arc<Matcher>, max_lag: MaxLag, name: &str) -> Consumer {
+        let begins = (inner.registry.new_id(), inner.ring.first_seq());
+        ConsumerOf::new(inner.clone(), begins, matcher, max_lag, name)
+    }
+
+    pub(crate) fn close(&self) {
+        // Before the first listing no event was published, so the end is 0.
+        let (at, head) = if self.inner.is_ready() { self.inner.stands_at() } else { Default::default() };
+        self.close_at(at, head);
+    }
+
     /// Publishes the consumer's phase, by a store if it has changed.
     #[inline]
     pub(crate) fn report_phase(&self, phase: ReportedPhase) {
@@ -366,5 +371,19 @@ impl Consumer {
         });
         self.wake_up();
         false
+    }
+}
+
+impl Member for Consumer {
+    fn limits_slot(&self) -> Option<&AtomicU32> {
+        self.slot_of_limits()
+    }
+
+    fn stats_share(&self) -> StatsShare {
+        Consumer::stats_share(self)
+    }
+
+    fn enforce_lag_limit(&self) -> bool {
+        Consumer::enforce_lag_limit(self)
     }
 }

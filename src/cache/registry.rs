@@ -1,7 +1,7 @@
 //! The open subscriptions of a cache, and those among them that have a limit of lag.
 //!
 //! A subscription enters when it is opened and leaves when it is dropped; that is O(1), whatever the number of the
-//! others. In between the registry has a count on its [`Consumer`], so that none is freed under the lock. The cycle of
+//! others. In between the registry has a count on it, so that none is freed under the lock. The cycle of
 //! counts (cache, registry, subscription, cache) ends with the drop of the subscription, which keeps its cache anyway.
 //!
 //! The locks are taken to enter, to leave and to list, and by the notifier while there are limits: never by the writer,
@@ -12,9 +12,8 @@
 
 #![forbid(unsafe_code)]
 
-use super::consumer::{Consumer, ConsumerRef};
-use crate::sync::{AtomicUsize, Mutex, Relaxed, lock};
-use std::sync::atomic::AtomicU64 as Statistic;
+use crate::sync::{Arc, AtomicUsize, Mutex, Relaxed, lock};
+use std::sync::atomic::{AtomicU32 as HalfStatistic, AtomicU64 as Statistic};
 use std::time::{Duration, Instant};
 
 /// Time between two checks of the limits, and the pieces of [`Slots`] that the notifier looks at in one pass of a check.
@@ -32,35 +31,55 @@ pub(crate) struct SubscriptionTotals {
 /// The slot of a subscription that was never opened.
 pub(crate) const NOWHERE: u32 = u32::MAX;
 
-/// See the module.
-#[derive(Default)]
-pub(crate) struct Registry {
-    next_id: Statistic,
-    open: Mutex<Open>,
-    /// The number of subscriptions with a limit, raised before the notifier is called for the first time.
-    limits: AtomicUsize,
-    limited: Mutex<Limited>,
+/// The share of one subscription in the statistics of its cache.
+pub(crate) struct StatsShare {
+    /// The events that it has not taken: see [`Lag::events`](super::Lag::events).
+    pub(crate) lag_events: u64,
+    /// Whether events that it had not taken have left the window, which no poll has reported.
+    pub(crate) overrun: bool,
+    /// Losses that are counted, that one included.
+    pub(crate) lagged: u64,
 }
 
-#[derive(Default)]
-struct Open {
-    slots: Slots,
+/// A subscription, as its registry sees it.
+pub(crate) trait Member {
+    /// Its slot in the list of subscriptions with limits, if it has any.
+    fn limits_slot(&self) -> Option<&HalfStatistic>;
+    fn stats_share(&self) -> StatsShare;
+    /// Ends it if its lag exceeds a limit. False: it has ended, and needs no further check.
+    fn enforce_lag_limit(&self) -> bool;
+}
+
+/// See the module.
+pub(crate) struct Registry<M> {
+    next_id: Statistic,
+    open: Mutex<Open<M>>,
+    /// The number of subscriptions with a limit, raised before the notifier is called for the first time.
+    limits: AtomicUsize,
+    limited: Mutex<Limited<M>>,
+}
+
+struct Open<M> {
+    slots: Slots<M>,
     /// Losses of subscriptions that have left.
     lost_before: u64,
 }
 
-#[derive(Default)]
-struct Limited {
-    slots: Slots,
+struct Limited<M> {
+    slots: Slots<M>,
     /// The time of the next check, so that not every pass of the notifier begins one.
     next: Option<Instant>,
     /// The number of pieces that the present check has looked at; 0: no check is under way.
     looked_at: usize,
 }
 
-impl Limited {
+impl<M> Limited<M> {
+    const fn new() -> Limited<M> {
+        Limited { slots: Slots::new(), next: None, looked_at: 0 }
+    }
+
     /// The subscriptions that the check looks at in this pass; none before the time of the next check.
-    fn portion(&mut self, now: Instant) -> Vec<ConsumerRef> {
+    fn portion(&mut self, now: Instant) -> Vec<Arc<M>> {
         if self.looked_at == 0 {
             if self.next.is_some_and(|next| now < next) {
                 return Vec::new();
@@ -74,14 +93,25 @@ impl Limited {
     }
 }
 
-impl Registry {
+impl<M> Default for Registry<M> {
+    fn default() -> Registry<M> {
+        Registry {
+            next_id: Statistic::new(0),
+            open: Mutex::new(Open { slots: Slots::new(), lost_before: 0 }),
+            limits: AtomicUsize::new(0),
+            limited: Mutex::new(Limited::new()),
+        }
+    }
+}
+
+impl<M: Member> Registry<M> {
     /// The number of a new subscription.
     pub(crate) fn new_id(&self) -> u64 {
         self.next_id.fetch_add(1, Relaxed) + 1
     }
 
     /// Adds a subscription that was opened, and returns its slot.
-    pub(crate) fn enter(&self, one: ConsumerRef) -> u32 {
+    pub(crate) fn enter(&self, one: Arc<M>) -> u32 {
         if let Some(slot) = one.limits_slot() {
             slot.store(lock(&self.limited).slots.insert(one.clone()), Relaxed);
             self.limits.fetch_add(1, Relaxed);
@@ -90,7 +120,7 @@ impl Registry {
     }
 
     /// Removes a subscription that is being dropped, and keeps the number of its losses.
-    pub(crate) fn leave(&self, slot: u32, one: &Consumer, lagged: u64) {
+    pub(crate) fn leave(&self, slot: u32, one: &M, lagged: u64) {
         let limited = one.limits_slot().map(|slot| {
             self.limits.fetch_sub(1, Relaxed);
             lock(&self.limited).slots.remove(slot.load(Relaxed))
@@ -104,7 +134,7 @@ impl Registry {
     }
 
     /// The subscriptions that are open now.
-    pub(crate) fn all(&self) -> Vec<ConsumerRef> {
+    pub(crate) fn all(&self) -> Vec<Arc<M>> {
         lock(&self.open).slots.iter().cloned().collect()
     }
 
@@ -146,20 +176,23 @@ impl Registry {
 /// Subscriptions in a piece of [`Slots`].
 const PIECE: usize = 64;
 
-type Piece = [Option<ConsumerRef>; PIECE];
+type Piece<M> = [Option<Arc<M>>; PIECE];
 
 /// A slot map whose slots are used again: entering or leaving moves no other entry.
-#[derive(Default)]
-struct Slots {
+struct Slots<M> {
     // Boxed: a growing vector copies one word a piece, whatever the number of subscriptions.
     #[allow(clippy::vec_box)]
-    pieces: Vec<Box<Piece>>,
+    pieces: Vec<Box<Piece<M>>>,
     free: Vec<u32>,
     taken: usize,
 }
 
-impl Slots {
-    fn insert(&mut self, one: ConsumerRef) -> u32 {
+impl<M> Slots<M> {
+    const fn new() -> Slots<M> {
+        Slots { pieces: Vec::new(), free: Vec::new(), taken: 0 }
+    }
+
+    fn insert(&mut self, one: Arc<M>) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| {
             let first = (self.pieces.len() * PIECE) as u32;
             self.pieces.push(Box::new([const { None }; PIECE]));
@@ -171,7 +204,7 @@ impl Slots {
         slot
     }
 
-    fn remove(&mut self, slot: u32) -> Option<ConsumerRef> {
+    fn remove(&mut self, slot: u32) -> Option<Arc<M>> {
         let one = self.pieces.get_mut(slot as usize / PIECE)?[slot as usize % PIECE].take()?;
         self.free.push(slot);
         self.taken -= 1;
@@ -185,7 +218,7 @@ impl Slots {
         Some(one)
     }
 
-    fn iter(&self) -> impl Iterator<Item = &ConsumerRef> {
+    fn iter(&self) -> impl Iterator<Item = &Arc<M>> {
         self.pieces.iter().flat_map(|piece| piece.iter().flatten())
     }
 }
@@ -219,7 +252,7 @@ mod tests {
         let cache = Cache::builder("/").build().unwrap();
         let _subscription = cache.subscribe(Start::Now).open().unwrap();
         let one = cache.inner.registry.all().remove(0);
-        let mut limited = Limited::default();
+        let mut limited = Limited::new();
         let (count, now) = (2 * PORTION * PIECE + 1, Instant::now());
         (0..count).for_each(|_| _ = limited.slots.insert(one.clone()));
         for now in [now, now + LIMITS_EVERY] {
@@ -233,7 +266,7 @@ mod tests {
         let cache = Cache::builder("/").build().unwrap();
         let _subscription = cache.subscribe(Start::Now).open().unwrap();
         let one = cache.inner.registry.all().remove(0);
-        let mut slots = Slots::default();
+        let mut slots = Slots::new();
         for count in [1, 2, PIECE, PIECE + 1, 10 * PIECE, 1] {
             let places: HashSet<u32> = (0..count).map(|_| slots.insert(one.clone())).collect();
             assert_eq!((places.len(), slots.iter().count()), (count, count));

@@ -16,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+use super::consumer::ConsumerOf;
 use super::core::Core;
 use super::gauges::{ConsumerGauges, Gauges};
 use super::registry::{Registry, SubscriptionTotals};
@@ -97,6 +98,10 @@ impl RecentMatchers {
 pub(crate) const NOT_READY: u32 = 0;
 pub(crate) const READY: u32 = 1;
 
+/// A subscription of a cache, and a counted reference to it: its handle, its registry and each handle that may close it have one.
+pub(crate) type Consumer = ConsumerOf<Inner>;
+pub(crate) type ConsumerRef = crate::sync::Arc<Consumer>;
+
 /// See the module.
 pub(crate) struct Inner {
     /// Handles of the cache, and subscriptions that have not ended: the last one closes the cache.
@@ -110,7 +115,7 @@ pub(crate) struct Inner {
     pub(crate) decoder: Option<Decoder>,
     pub(crate) requests: Requests,
     pub(crate) matchers: Mutex<RecentMatchers>,
-    pub(crate) registry: Registry,
+    pub(crate) registry: Registry<Consumer>,
     pub(crate) ring: Ring,
     pub(crate) root: Published<Root>,
     /// The slots by the hash of their keys, for reads of one key.

@@ -226,7 +226,7 @@ impl SubscribeBuilder {
             crate::wake::start(FilterCode::Foreign)
                 .map_err(|error| say::no_thread("subscribe with a predicate", FilterCode::Foreign.thread(), &error))?;
         }
-        let shared = ConsumerRef::new(Consumer::new(inner.clone(), matcher, self.max_lag, name));
+        let shared = ConsumerRef::new(Consumer::of(&inner, matcher, self.max_lag, name));
         let mut state = ConsumerState::new(self.how, shared.matcher.passes_all());
         if self.bookmarks {
             state.rare().bookmarks = Some(Box::new(Bookmarks::new(self.bookmark_interval)));
