@@ -83,8 +83,12 @@ const BYTES_SUBSCRIPTION: &str = "Bytes that the process takes for it: in Rust o
 const BROADCAST: &str = "As a delivery to sleeping watchers, of objects that the program makes (549 bytes and their \
     metadata; making them is in it), to watchers of a Broadcaster that wait for whoever is 96 behind.";
 const INFORMER: &str = "In the shape of client-go's own benchmark: all objects lie in one namespace and are decoded, one \
-    goroutine or thread changes them with at most ten changes under way to a handler, and each reader lists the namespace by its \
-    index again and again. By the clock on the wall, all readers on the same cores.";
+    goroutine or thread changes them with at most ten changes under way to a handler, which runs on a goroutine or thread of \
+    its own, and each reader lists the namespace by its index again and again. A change is over when the handler was called. In \
+    Rust a writer with ten changes under way waits until the handler has them all, so each ten wake both threads at most \
+    once; in Go it waits for one. By the clock on the wall, all readers on the same cores.";
+const INFORMER_TASK: &str = "The same without readers, and the handler runs on the writer's thread, as in one task with the \
+    source: no thread is woken, and a slow handler holds up source and store.";
 const STALLED: &str = "Another handler of the same informer never returns from its first change.";
 const INFORMER_BYTES: &str = "Bytes after a collection that the informer takes, beyond the objects themselves and the cache \
     that they come from: its store with an index by namespace, and its handlers, which have handled everything.";
@@ -281,6 +285,14 @@ pub const ROWS: &[Row] = &[
         metric: Metric::Wall,
         sizes: &[size(10_000), size(150_000).not_quick()],
         includes: INFORMER,
+    },
+    Row {
+        name: "informer-task",
+        title: "Informer: a change until a handler on the same thread has it",
+        of: "objects",
+        figure: Figure::Wall,
+        sizes: &[size(10_000), size(150_000).not_quick()],
+        includes: INFORMER_TASK,
     },
     Row {
         name: "informer-write-8",

@@ -1,82 +1,113 @@
 //! The rows about informers: in the shape of client-go's own benchmark, see go/informers.go.
 
 use super::Contestant;
-use crate::informing::{Informed, Ours};
+use crate::informing::{InTask, Informed, Ours};
 use crate::load::Scattered;
 use crate::measure::{Measured, allocated, at_least, process_time, repeat};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 /// Changes that are under way to a handler at most.
-const UNDER_WAY: usize = 10;
+const UNDER_WAY: u64 = 10;
 const OURS: &str = "over a cache: what the cache does is in it";
+const OURS_IN_TASK: &str = "the same, the handler as a future that the writer's thread polls";
 
 pub const OF_OURS: &[Contestant] = &[
     Contestant::new("informer-write-0", "watchcore", OURS, writes::<Ours, 0>),
     Contestant::new("informer-write-8", "watchcore", OURS, writes::<Ours, 8>),
     Contestant::new("informer-write-80", "watchcore", OURS, writes::<Ours, 80>),
+    Contestant::new("informer-task", "watchcore", OURS_IN_TASK, writes::<InTask, 0>),
     Contestant::new("informer-read-8", "watchcore", OURS, reads::<Ours, 8>),
     Contestant::new("informer-read-80", "watchcore", OURS, reads::<Ours, 80>),
     Contestant::new("informer-beside-stalled", "watchcore", OURS, beside_stalled),
     Contestant::new("informer-stalled-bytes", "watchcore", OURS, bytes_of_stalled),
-    Contestant::new("informer-bytes-1", "watchcore", OURS, bytes::<Ours, 1>),
-    Contestant::new("informer-bytes-10", "watchcore", OURS, bytes::<Ours, 10>),
+    Contestant::new("informer-bytes-1", "watchcore", OURS, bytes::<1>),
+    Contestant::new("informer-bytes-10", "watchcore", OURS, bytes::<10>),
 ];
 
 #[cfg(feature = "kube")]
 pub const OF_KUBE: &[Contestant] = {
-    use crate::informing::kube::Kube;
-    const KUBE: &str = "kube-runtime's reflector store, fed by hand; a change is handled when it is in the store";
+    use crate::informing::kube::{InStream, Subscribed};
+    const SUBSCRIBED: &str =
+        "kube-runtime's reflector with a shared store; the handler's thread follows a subscription of it";
+    const IN_STREAM: &str = "kube-runtime's reflector; the handler is called for what comes out of its stream";
+    const STORE: &str = "its store: it has no handlers";
     &[
-        Contestant::new("informer-write-0", "kube-rs", KUBE, writes::<Kube, 0>),
-        Contestant::new("informer-write-8", "kube-rs", KUBE, writes::<Kube, 8>),
-        Contestant::new("informer-write-80", "kube-rs", KUBE, writes::<Kube, 80>),
-        Contestant::new("informer-read-8", "kube-rs", KUBE, reads::<Kube, 8>),
-        Contestant::new("informer-read-80", "kube-rs", KUBE, reads::<Kube, 80>),
-        Contestant::new("informer-bytes-1", "kube-rs", "its store: it has no handlers", bytes::<Kube, 0>),
-        Contestant::new("informer-bytes-10", "kube-rs", "its store: it has no handlers", bytes::<Kube, 0>),
+        Contestant::new("informer-write-0", "kube-rs", SUBSCRIBED, writes::<Subscribed, 0>),
+        Contestant::new("informer-write-8", "kube-rs", SUBSCRIBED, writes::<Subscribed, 8>),
+        Contestant::new("informer-write-80", "kube-rs", SUBSCRIBED, writes::<Subscribed, 80>),
+        Contestant::new("informer-task", "kube-rs", IN_STREAM, writes::<InStream, 0>),
+        Contestant::new("informer-read-8", "kube-rs", SUBSCRIBED, reads::<Subscribed, 8>),
+        Contestant::new("informer-read-80", "kube-rs", SUBSCRIBED, reads::<Subscribed, 80>),
+        Contestant::new("informer-bytes-1", "kube-rs", STORE, bytes_of_kube),
+        Contestant::new("informer-bytes-10", "kube-rs", STORE, bytes_of_kube),
     ]
 };
 #[cfg(not(feature = "kube"))]
 pub const OF_KUBE: &[Contestant] = &[];
 
-/// A writer that has some changes under way to a handler.
+/// The changes that a handler was not called for yet, and the thread that waits until there are none.
+#[derive(Default)]
+struct UnderWay {
+    count: AtomicU64,
+    writer: Mutex<Option<Thread>>,
+}
+
+impl UnderWay {
+    /// Waits until the handler has everything.
+    fn settle(&self) {
+        *self.writer.lock().expect("nobody panics") = Some(thread::current());
+        while self.count.load(Ordering::Acquire) > 0 {
+            thread::park();
+        }
+    }
+
+    fn begin(&self) {
+        if self.count.load(Ordering::Relaxed) == UNDER_WAY {
+            self.settle();
+        }
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn end(&self) {
+        if self.count.fetch_sub(1, Ordering::Release) == 1 {
+            // The writer may run on this processor at once: the lock is released before it is woken.
+            let writer = self.writer.lock().expect("nobody panics").take();
+            writer.inspect(Thread::unpark);
+        }
+    }
+}
+
+/// A writer that has some changes under way to a handler: where they are ten, it waits until all are handled.
 struct Flow<I> {
     informed: I,
-    begun: SyncSender<()>,
-    under_way: Arc<AtomicU64>,
+    under_way: Arc<UnderWay>,
     handled: Arc<AtomicU64>,
     order: Scattered,
 }
 
 impl<I: Informed> Flow<I> {
     fn begun(mut informed: I, objects: usize) -> Flow<I> {
-        let (begun, place): (_, Receiver<()>) = sync_channel(UNDER_WAY);
-        let place = std::sync::Mutex::new(place);
-        let (handled, under_way) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (handled, under_way) = (Arc::new(AtomicU64::new(0)), Arc::new(UnderWay::default()));
         informed.handle({
             let (handled, under_way) = (handled.clone(), under_way.clone());
             Box::new(move || {
-                place.lock().expect("one handler").recv().expect("the writer lives");
                 handled.fetch_add(1, Ordering::Relaxed);
-                under_way.fetch_sub(1, Ordering::Release);
+                under_way.end();
             })
         });
-        Flow { informed, begun, under_way, handled, order: Scattered::below(objects) }
+        Flow { informed, under_way, handled, order: Scattered::below(objects) }
     }
 
     fn write_one(&mut self) {
-        self.under_way.fetch_add(1, Ordering::Relaxed);
-        self.begun.send(()).expect("the handler lives");
+        self.under_way.begin();
         self.informed.write(self.order.next());
     }
 
     fn settle(&self) {
-        while self.under_way.load(Ordering::Acquire) > 0 {
-            std::thread::sleep(Duration::from_micros(50));
-        }
+        self.under_way.settle();
     }
 }
 
@@ -202,7 +233,11 @@ fn settled() -> usize {
 }
 
 /// What an object takes beyond itself, and beyond the cache that it comes from.
-fn bytes<I: Informed, const HANDLERS: usize>(objects: usize) -> Measured {
-    let bytes = I::bytes(objects, HANDLERS, settled);
-    Measured::plain(bytes as f64 / objects as f64, objects as u64)
+fn bytes<const HANDLERS: usize>(objects: usize) -> Measured {
+    Measured::plain(Ours::bytes(objects, HANDLERS, settled) as f64 / objects as f64, objects as u64)
+}
+
+#[cfg(feature = "kube")]
+fn bytes_of_kube(objects: usize) -> Measured {
+    Measured::plain(crate::informing::kube::bytes(objects, settled) as f64 / objects as f64, objects as u64)
 }
