@@ -205,13 +205,25 @@ impl<O: FromKeyValue> Informer<O> {
 
     /// [`Informer::add_handler`] with options.
     pub fn add_handler_with(&self, handler: impl Handler<O>, options: HandlerOptions) -> Result<Registration> {
-        let (registration, run) = self.handler(handler, options)?;
+        // A resync period needs a waker.
+        let blocks = options.resync.is_none();
+        let (registration, run) = self.new_handler(handler, options, blocks)?;
         spawn("watchcore-handler", run)?;
         Ok(registration)
     }
 
     /// Adds a handler whose calls run inside the returned future, so that ten thousand handlers need no thread each.
     pub fn handler(&self, handler: impl Handler<O>, options: HandlerOptions) -> Result<(Registration, HandlerRun)> {
+        self.new_handler(handler, options, false)
+    }
+
+    /// `blocks`: the future has a thread of its own, which may block in it.
+    fn new_handler(
+        &self,
+        handler: impl Handler<O>,
+        options: HandlerOptions,
+        blocks: bool,
+    ) -> Result<(Registration, HandlerRun)> {
         let wanted = typed(&self.shared.cache, self.shared.filter.as_ref());
         let mut wanted = wanted.on_lag(options.on_lag).name(&options.name).clock(Arc::clone(&self.shared.clock));
         if let Some(objects) = self.expected() {
@@ -219,6 +231,9 @@ impl<O: FromKeyValue> Informer<O> {
         }
         if let Some(period) = options.resync {
             wanted = wanted.resync_period(period);
+        }
+        if blocks {
+            wanted = wanted.blocks();
         }
         let watch = wanted.open()?;
         let shared = Arc::new(RegistrationShared {

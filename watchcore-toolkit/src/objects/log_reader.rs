@@ -129,7 +129,7 @@ impl<O: FromKeyValue> LogReader<O> {
         self.in_difference = false;
     }
 
-    /// Makes the events of the next batch, or registers the task if there is none.
+    /// Makes the events of the next batch. If there is none, blocks or registers the task, as the options say.
     pub(super) fn poll(
         &mut self,
         context: &mut Context<'_>,
@@ -137,7 +137,7 @@ impl<O: FromKeyValue> LogReader<O> {
         (out, refusals): (&mut VecDeque<WatchStep<O>>, &mut Refusals),
     ) -> Poll<Polled> {
         if self.held.is_empty() {
-            self.held = match ready!(self.poll_batch(context)) {
+            self.held = match ready!(self.poll_batch(context, options.blocks)) {
                 Ok(batch) => batch,
                 Err(ended) => return Poll::Ready(ended),
             };
@@ -155,12 +155,16 @@ impl<O: FromKeyValue> LogReader<O> {
     }
 
     /// Polls for the next batch, or the end of the subscription.
-    fn poll_batch(&mut self, context: &mut Context<'_>) -> Poll<Result<Batch, Polled>> {
+    fn poll_batch(&mut self, context: &mut Context<'_>, blocks: bool) -> Poll<Result<Batch, Polled>> {
         Poll::Ready(match self.subscription.poll(BATCH) {
-            // There is no event: the stream checks again and registers the waker.
+            // There is no event: the subscription checks again, and blocks or registers the waker.
             Ok(batch) if batch.is_empty() => {
                 self.position = settled(self.position, batch.position());
-                match ready!(Pin::new(&mut self.subscription).poll_next(context)) {
+                let next = match blocks {
+                    true => self.subscription.next_batch().transpose(),
+                    false => ready!(Pin::new(&mut self.subscription).poll_next(context)),
+                };
+                match next {
                     Some(Ok(batch)) => Ok(batch),
                     Some(Err(error)) => Err(Polled::Failed(error)),
                     None => Err(Polled::Closed),

@@ -55,6 +55,8 @@ pub struct ObjectWatchBuilder<O> {
     pub(super) object: PhantomData<fn() -> O>,
     /// Whether [`ObjectWatch::poll_step`] reports where the consumer has a whole state.
     pub(super) marks: bool,
+    /// Whether a poll without an event blocks its thread, instead of registering the waker.
+    pub(super) blocks: bool,
     /// For tests: runs between a snapshot and the subscription that follows it.
     #[cfg(test)]
     pub(super) between: Option<Box<dyn Fn() + Send>>,
@@ -75,6 +77,7 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
             refused: None,
             object: PhantomData,
             marks: false,
+            blocks: false,
             #[cfg(test)]
             between: None,
         }
@@ -144,6 +147,12 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
     /// Requests [`WatchStep::Whole`](super::handle::WatchStep::Whole) too.
     pub(crate) fn marks(self) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { marks: true, ..self }
+    }
+
+    /// Makes polls without an event block, on a thread that does nothing else: the writer wakes a blocked thread itself, a
+    /// task's waker is called by the notifier. Not with a resync period, which needs a waker.
+    pub(crate) fn blocks(self) -> ObjectWatchBuilder<O> {
+        ObjectWatchBuilder { blocks: true, ..self }
     }
 
     /// Reads the state after which the watch starts, if the cache has it.
