@@ -123,15 +123,20 @@ func (x *indexer[T]) forget(changes []entry[T]) {
 	}
 }
 
-// change returns the index after a change of one object.
-func (x *indexer[T]) change(index trie.Map[bucket[T]], k kinds[T], hash uint64, c change[T], failed func(error)) trie.Map[bucket[T]] {
+// change returns the index after a change of one object, which has led from one map of all objects to the next. A bucket
+// that has as many objects has the same ones, and shares that map: an informer of one namespace pays for no second map.
+func (x *indexer[T]) change(index trie.Map[bucket[T]], from, to trie.Map[Object[T]], hash uint64, c change[T], failed func(error)) trie.Map[bucket[T]] {
 	added := x.values(c.new, failed)
 	for _, value := range x.given[c.old] {
 		if slices.Contains(added, value) {
 			continue
 		}
 		if b := index.Get(value); b != nil {
-			if left := b.objects.DeleteHash(hash, c.old.Key); left.Len() > 0 {
+			left := to
+			if c.new != nil || b.objects.Len() < from.Len() {
+				left = b.objects.DeleteHash(hash, c.old.Key)
+			}
+			if left.Len() > 0 {
 				index = index.Set(&bucket[T]{value, left})
 			} else {
 				index = index.Delete(value)
@@ -139,11 +144,16 @@ func (x *indexer[T]) change(index trie.Map[bucket[T]], k kinds[T], hash uint64, 
 		}
 	}
 	for _, value := range added {
-		objects := trie.New(k.objects)
+		objects := trie.New(to.Kind())
 		if b := index.Get(value); b != nil {
 			objects = b.objects
 		}
-		index = index.Set(&bucket[T]{value, objects.SetHash(hash, c.new)})
+		if objects.Len() == from.Len() {
+			objects = to
+		} else {
+			objects = objects.SetHash(hash, c.new)
+		}
+		index = index.Set(&bucket[T]{value, objects})
 	}
 	return index
 }
@@ -178,7 +188,11 @@ func (x *indexer[T]) buildOf(objects trie.Map[Object[T]], k kinds[T], values fun
 	}
 	index := trie.New(k.buckets).Builder()
 	for value, set := range sets {
-		index.Set(&bucket[T]{value, set.Map()})
+		of := set.Map()
+		if of.Len() == objects.Len() {
+			of = objects // see change
+		}
+		index.Set(&bucket[T]{value, of})
 	}
 	return index.Map()
 }

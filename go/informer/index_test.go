@@ -42,6 +42,14 @@ func (f *flighty) of(o *informer.Object[string]) []string {
 	return slices.Clone(f.said[id])
 }
 
+// short has objects with short values under one value: often all of them, which then share a map with the objects.
+func short(o *informer.Object[string]) []string {
+	if len(o.Value) > 1 {
+		return nil
+	}
+	return []string{"short"}
+}
+
 // A thousand histories over a function that is no function: after each of them, every object is under what was said of its
 // version and under nothing else, and a reader beside them never sees half a revision.
 func TestSI10HostileFunctionsEqualWhatTheySaid(t *testing.T) {
@@ -65,7 +73,7 @@ func hostileHistory(t *testing.T, seed uint64) {
 	s := &source{t, cache, writer, 1}
 	f := &flighty{said: map[string][]string{}}
 	all := func(o *informer.Object[string]) []string { return []string{"all"} }
-	in, err := informer.New(cache, decode, options{Indexers: informer.Indexers[string]{"flighty": f.of, "all": all}, Window: 16})
+	in, err := informer.New(cache, decode, options{Indexers: informer.Indexers[string]{"flighty": f.of, "all": all, "short": short}, Window: 16})
 	check(t, err)
 	defer func() { check(t, in.StopAndWait(bounded.Context(t))) }()
 	state := map[string]string{}
@@ -94,6 +102,12 @@ func hostileHistory(t *testing.T, seed uint64) {
 			id := fmt.Sprint(o.Key, "=", o.Value, "@", o.Revision)
 			byIndex[id] = append(byIndex[id], set)
 		}
+	}
+	for index, has := range map[string]func(*informer.Object[string]) []string{"all": all, "short": short} {
+		list, err := now.ByIndex(index, index)
+		check(t, err)
+		wanted := now.Select(func(o *informer.Object[string]) bool { return len(has(o)) > 0 })
+		want(t, fmt.Sprintf("seed %d: %s", seed, index), values(list), values(wanted))
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

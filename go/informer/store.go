@@ -84,7 +84,8 @@ func (s *store[T]) put(hash uint64, o *Object[T], at watchcore.Position) {
 		s.initial.SetHash(hash, o)
 		return
 	}
-	s.apply(hash, change[T]{s.work.objects.GetHash(hash, o.Key), o}, at)
+	objects, old := s.work.objects.Replace(hash, o)
+	s.apply(objects, change[T]{old, o}, at)
 }
 
 // remove deletes an object. An absent key changes nothing.
@@ -94,7 +95,7 @@ func (s *store[T]) remove(hash uint64, key string, at watchcore.Position) {
 		return
 	}
 	if old := s.work.objects.GetHash(hash, key); old != nil {
-		s.apply(hash, change[T]{old, nil}, at)
+		s.apply(s.work.objects.DeleteHash(hash, key), change[T]{old, nil}, at)
 	}
 }
 
@@ -114,15 +115,10 @@ func (s *store[T]) known(hash uint64, key string) *Object[T] {
 	return s.work.objects.GetHash(hash, key)
 }
 
-func (s *store[T]) apply(hash uint64, c change[T], at watchcore.Position) {
+func (s *store[T]) apply(objects trie.Map[Object[T]], c change[T], at watchcore.Position) {
 	next := *s.work
 	next.next++
-	next.position = at
-	if c.new != nil {
-		next.objects = next.objects.SetHash(hash, c.new)
-	} else {
-		next.objects = next.objects.DeleteHash(hash, c.old.Key)
-	}
+	next.position, next.objects = at, objects
 	s.work = &next
 	s.pending = append(s.pending, entry[T]{c, &next})
 }
@@ -130,15 +126,16 @@ func (s *store[T]) apply(hash uint64, c change[T], at watchcore.Position) {
 // index updates the indexes of the pending states. index needs the lock, because the indexers may have
 // changed since the put. index may run again for the same changes.
 func (s *store[T]) index(last *state[T]) {
-	now, indexes := s.now(), last.indexes
+	now, indexes, objects := s.now(), last.indexes, last.objects
 	for i := range s.pending {
 		e := &s.pending[i]
 		if len(last.indexers) > 0 {
 			indexes = slices.Clone(indexes)
 			hash := s.kinds.objects.Hash(*e.key())
 			for n, x := range last.indexers {
-				indexes[n] = x.change(indexes[n], s.kinds, hash, e.change, s.failed)
+				indexes[n] = x.change(indexes[n], objects, e.after.objects, hash, e.change, s.failed)
 			}
+			objects = e.after.objects
 		}
 		e.after.indexes, e.after.indexers, e.after.stamp = indexes, last.indexers, now
 	}

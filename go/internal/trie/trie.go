@@ -149,9 +149,15 @@ func (m Map[E]) Set(item *E) Map[E] {
 
 // SetHash is Set with the hash of the item's key.
 func (m Map[E]) SetHash(hash uint64, item *E) Map[E] {
+	m, _ = m.Replace(hash, item)
+	return m
+}
+
+// Replace is SetHash, and returns the item that had the key, or nil.
+func (m Map[E]) Replace(hash uint64, item *E) (Map[E], *E) {
 	e := edit[E]{kind: m.kind}
 	m.root = e.set(m.root, slot[E]{hash, item}, top)
-	return m
+	return m, e.old
 }
 
 // Delete returns the map without a key; the same map if the key is absent.
