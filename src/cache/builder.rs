@@ -254,7 +254,8 @@ impl Builder {
     /// waker that blocks holds up only wake-ups).
     ///
     /// With it a publish that concerns one to four sleeping tasks wakes them itself, without the detour over the
-    /// notifier; where more are concerned, or publishes follow each other within 20 us, the notifier calls them as before.
+    /// notifier; where more are concerned, or publishes follow each other within 20 us and the task sleeps on another thread,
+    /// the notifier calls them as before.
     /// For executors whose wakers only put the task on a queue, as those of tokio, async-std and smol do. A waker that
     /// blocks, or runs the task, stops the writer meanwhile, a feeder's too, and must not wait for what that writer
     /// publishes next; one that panics is caught and counted on either thread.

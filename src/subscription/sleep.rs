@@ -94,6 +94,9 @@ impl Awake<'_> {
             self.wait_for_events();
         }
         let (inner, cursor) = (self.inner(), self.cursor.seq());
+        if let Waker::Task(_) = waker {
+            self.hub().parks_here();
+        }
         if let Err(unparked) = self.parker().park(inner, cursor, waker, &due) {
             self.slept(unparked);
             return false;

@@ -136,6 +136,15 @@ fn wakers_that_are_trusted_are_called_by_the_publisher() {
     );
 }
 
+/// A task that sleeps on the publisher's thread is woken there, however fast one publish follows another.
+#[cfg(feature = "async")]
+#[test]
+fn publisher_wakes_a_task_of_its_own_thread_in_a_burst() {
+    let own = std::thread::current().id();
+    let cache = Cache::builder("/").trust_wakers(true).build().unwrap();
+    wake_a_task(&cache, || (), |threads| threads.ends_with(&[own; 100]));
+}
+
 /// On the publisher's thread, too: what is published stands, and the writer goes on.
 #[cfg(feature = "async")]
 #[test]

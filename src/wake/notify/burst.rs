@@ -3,7 +3,7 @@
 //! To sleep and to be woken costs both sides a system call, and in a burst most of these are for nothing: the next event
 //! is there a microsecond later. The publisher's calls tell two things, both no more than a guess of what comes:
 //!
-//! - whether the last call was a moment ago. The publisher wakes nobody itself then;
+//! - whether the last call was a moment ago. The publisher wakes nobody itself then, but a task of its own thread;
 //! - whether several events came between the last two calls: consumers were awake, and take many at a time. The notifier
 //!   before a pass, and the first consumer that would sleep, yield their processor once: where the system has put one on
 //!   that of the publisher, it would take the processor from the publisher for each event, and be woken for each.
@@ -43,6 +43,18 @@ pub(crate) struct Burst {
     called_for: Statistic,
     /// A hint, which carries no order.
     is_on: AtomicBool,
+    /// The thread on which a task parked last, as [`this_thread`] numbers it; 0: none has parked.
+    #[cfg(not(loom))]
+    parked_on: Statistic,
+}
+
+/// The number of the calling thread: the address of a variable of its own, so no other living thread has it.
+#[cfg(not(loom))]
+fn this_thread() -> u64 {
+    thread_local! {
+        static PLACE: u8 = const { 0 };
+    }
+    PLACE.with(|place| std::ptr::from_ref(place).addr() as u64)
 }
 
 impl Burst {
@@ -61,6 +73,27 @@ impl Burst {
         let events = head.saturating_sub(self.called_for.swap(head, Relaxed));
         self.is_on.store(events > SINGLE, Relaxed);
         !PUBLISHERS_LOOK.get()
+    }
+
+    /// Records that a task parks on this thread.
+    pub(crate) fn parks_here(&self) {
+        #[cfg(not(loom))]
+        {
+            let here = this_thread();
+            // A store only where the thread has changed, so that parking tasks of one thread leave the cache line shared.
+            if self.parked_on.load(Relaxed) != here {
+                self.parked_on.store(here, Relaxed);
+            }
+        }
+    }
+
+    /// Whether the task that parked last did so on the calling thread, the publisher's. It runs only once the publisher
+    /// lets it, so it sleeps once for all events until then, though it is woken by the first.
+    pub(crate) fn is_parked_here(&self) -> bool {
+        #[cfg(not(loom))]
+        return self.parked_on.load(Relaxed) == this_thread();
+        #[cfg(loom)]
+        false
     }
 
     /// Whether several events came between the last two calls.

@@ -169,7 +169,8 @@ impl Hub {
 
     /// Answers a call that no other thread will: the writer does the pass if little is to be done, else the notifier.
     fn look_or_push<W: HubOwner + 'static>(&self, cache: &Arc<W>) {
-        if self.burst.called(cache.frontier().head) {
+        let is_burst = self.burst.called(cache.frontier().head);
+        if is_burst && !(cache.trusts_wakers() && self.burst.is_parked_here()) {
             return notifier::push(self.code, cache.clone());
         }
         let Some(pass) = self.pass_lock.try_lock(|| notifier::push(self.code, cache.clone())) else {
@@ -269,6 +270,12 @@ impl Hub {
             std::thread::yield_now();
         }
         yields
+    }
+
+    /// Records that a task parks on this thread: see [`Burst::is_parked_here`].
+    #[inline]
+    pub(crate) fn parks_here(&self) {
+        self.burst.parks_here();
     }
 
     /// Events that the notifier has still to look at for a waiter, where its last pass has left work.
