@@ -97,6 +97,7 @@ static void live(void)
     watchcore_lag lag = WATCHCORE_LAG_INIT;
     watchcore_code_info of_code = WATCHCORE_CODE_INFO_INIT;
     watchcore_page_info of_page = WATCHCORE_PAGE_INFO_INIT;
+    watchcore_bytes a = text("/a");
     const watchcore_key_value *kv = NULL;
     uint64_t number = 0, epoch = 0, tag = 0;
     uint32_t flag = 0;
@@ -157,6 +158,8 @@ static void live(void)
     INSIDE(watchcore_text_free(text_of));
     GOOD(watchcore_cache_get(cache, "/a", 2, NULL, &answer, &error));
     INSIDE(watchcore_key_value_release(answer.kv));
+    GOOD(watchcore_cache_get_many(cache, &a, 1, NULL, &kv, NULL, NULL, &error));
+    INSIDE(watchcore_key_values_release(&kv, 1));
     GOOD(watchcore_cache_count(cache, NULL, NULL, &number, NULL, NULL, &error));
     GOOD(watchcore_cache_diff(cache, 8, 0, 8, 0, NULL, &batch, &error));
     INSIDE(watchcore_batch_release(&batch));
@@ -168,6 +171,8 @@ static void live(void)
     GOOD(watchcore_snapshot_new(cache, &snapshot, &error));
     GOOD(watchcore_snapshot_position(snapshot, &number, &epoch, &error));
     GOOD(watchcore_snapshot_get(snapshot, "/a", 2, &flag, &kv, &error));
+    GOOD(watchcore_snapshot_get_many(snapshot, &a, 1, &kv, &error));
+    INSIDE(watchcore_key_values_release(&kv, 1));
     GOOD(watchcore_snapshot_count(snapshot, NULL, &number, &error));
     GOOD(watchcore_iterator_new(snapshot, NULL, &iterator, &error));
     GOOD(watchcore_iterator_next(iterator, &kv, 1, &count, &error));

@@ -15,6 +15,8 @@ static void test_bad_values(void)
     watchcore_read_options read = WATCHCORE_READ_OPTIONS_INIT;
     watchcore_range range = WATCHCORE_RANGE_INIT;
     watchcore_answer answer = WATCHCORE_ANSWER_INIT;
+    watchcore_bytes keys[2] = {text("/a"), text("outside")};
+    const watchcore_key_value *kvs[2] = {NULL, NULL};
     watchcore_waiter *waiter = NULL;
     watchcore_page *page = NULL;
     watchcore_change changes[2];
@@ -70,6 +72,15 @@ static void test_bad_values(void)
     BAD(watchcore_cache_get(cache, NULL, 0, NULL, &answer, &error));
     BAD(watchcore_cache_get(cache, NULL, 1, NULL, &answer, &error));
     BAD(watchcore_cache_get(cache, "outside", 7, NULL, &answer, &error));
+    BAD(watchcore_cache_get_many(cache, keys, 2, NULL, kvs, NULL, NULL, &error));
+    CHECK(strstr(error.message, "outside") != NULL && kvs[0] == NULL);
+    keys[1].data = NULL;
+    BAD(watchcore_cache_get_many(cache, keys, 2, NULL, kvs, NULL, NULL, &error));
+    CHECK(strstr(error.message, "keys[1]") != NULL);
+    keys[1].length = 0;
+    BAD(watchcore_cache_get_many(cache, keys, 2, NULL, kvs, NULL, NULL, &error));
+    BAD(watchcore_cache_get_many(cache, keys, SIZE_MAX, NULL, kvs, NULL, NULL, &error));
+    BAD(watchcore_cache_get_many(cache, NULL, 1, NULL, kvs, NULL, NULL, &error));
     read.mode = 3;
     BAD(watchcore_cache_get(cache, "/a", 2, &read, &answer, &error));
     read.mode = WATCHCORE_READ_ANY;

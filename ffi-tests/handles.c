@@ -57,6 +57,8 @@ static void test_null_handles(void)
     BAD(watchcore_snapshot_new(NULL, &snapshot, &error));
     BAD(watchcore_snapshot_position(NULL, &number, NULL, &error));
     BAD(watchcore_snapshot_get(NULL, "/", 1, &flag, &kv, &error));
+    BAD(watchcore_cache_get_many(NULL, NULL, 0, NULL, NULL, NULL, NULL, &error));
+    BAD(watchcore_snapshot_get_many(NULL, NULL, 0, NULL, &error));
     BAD(watchcore_snapshot_count(NULL, NULL, &number, &error));
     BAD(watchcore_iterator_new(NULL, NULL, &iterator, &error));
     BAD(watchcore_iterator_next(NULL, &kv, 1, &count, &error));
@@ -108,6 +110,7 @@ static void test_null_handles(void)
 
 static void test_null_outputs(void)
 {
+    watchcore_bytes slash = text("/");
     watchcore_writer *writer = NULL;
     watchcore_cache *cache = embedded(&writer);
     watchcore_etcd_options etcd = WATCHCORE_ETCD_OPTIONS_INIT;
@@ -135,6 +138,8 @@ static void test_null_outputs(void)
     BAD(watchcore_snapshot_new(cache, NULL, &error));
     BAD(watchcore_snapshot_position(snapshot, NULL, NULL, &error));
     BAD(watchcore_snapshot_get(snapshot, "/", 1, NULL, NULL, &error));
+    BAD(watchcore_cache_get_many(cache, &slash, 1, NULL, NULL, NULL, NULL, &error));
+    BAD(watchcore_snapshot_get_many(snapshot, &slash, 1, NULL, &error));
     BAD(watchcore_snapshot_count(snapshot, NULL, NULL, &error));
     BAD(watchcore_iterator_new(snapshot, NULL, NULL, &error));
     BAD(watchcore_subscription_new(cache, NULL, NULL, &error));

@@ -4,6 +4,9 @@
 
 #include "words.h"
 
+/* The most keys of a get of many. */
+#define MANY 16
+
 /* Lists a page: that behind the last one of `pages`, where there was one. */
 static void list_page(struct step *step, struct thing *pages)
 {
@@ -78,6 +81,53 @@ static void do_get(struct step *step)
     }
 }
 
+/* Keys between commas; `-` is none. */
+static size_t many_keys(struct step *step, watchcore_bytes keys[MANY])
+{
+    watchcore_bytes word = bytes_of(next(step));
+    const char *at = word.data, *end = at + word.length, *comma;
+    size_t count = 0;
+    if (word.length == 1 && *at == '-') {
+        return 0;
+    }
+    for (;; at = comma + 1) {
+        comma = memchr(at, ',', (size_t)(end - at));
+        CHECK(count < MANY);
+        keys[count].data = at;
+        keys[count++].length = (size_t)((comma == NULL ? end : comma) - at);
+        if (comma == NULL) {
+            return count;
+        }
+    }
+}
+
+static void print_many(struct step *step, uint64_t revision, const watchcore_key_value **kvs, size_t count, int full)
+{
+    size_t i;
+    print(step, "at %llu", U(revision));
+    for (i = 0; i < count; i++) {
+        if (kvs[i] == NULL) {
+            print(step, "none");
+        } else {
+            print_object(step, kvs[i], full);
+        }
+    }
+    watchcore_key_values_release(kvs, count);
+}
+
+static void do_get_many(struct step *step)
+{
+    watchcore_bytes keys[MANY];
+    const watchcore_key_value *kvs[MANY];
+    size_t count = many_keys(step, keys);
+    uint64_t revision = 0;
+    struct list list;
+    read_list(step, &list);
+    if (granted(step, watchcore_cache_get_many(cache_of(step), keys, count, &list.read, kvs, &revision, NULL, fresh(step)))) {
+        print_many(step, revision, kvs, count, list.full);
+    }
+}
+
 static void do_count(struct step *step)
 {
     uint64_t count = 0, revision = 0;
@@ -130,13 +180,21 @@ static void do_in(struct step *step)
     watchcore_iterator *iterator = NULL;
     const char *word = next(step);
     struct list list;
-    watchcore_bytes key;
+    watchcore_bytes key, keys[MANY];
+    const watchcore_key_value *kvs[MANY];
     size_t filled;
     (void)watchcore_snapshot_position(snapshot, &revision, &epoch, NULL);
     if (is(word, "get")) {
         key = bytes_of(next(step));
         if (granted(step, watchcore_snapshot_get(snapshot, key.data, key.length, NULL, &kv, fresh(step)))) {
             print_found(step, revision, kv, 0);
+        }
+        return;
+    }
+    if (is(word, "get-many")) {
+        count = many_keys(step, keys);
+        if (granted(step, watchcore_snapshot_get_many(snapshot, keys, count, kvs, fresh(step)))) {
+            print_many(step, revision, kvs, count, 0);
         }
         return;
     }

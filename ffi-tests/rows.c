@@ -373,7 +373,7 @@ static void run_words(struct step *step)
         {" epoch ", do_epoch}, {" stats ", do_stats}, {" subscriptions ", do_subscriptions}, {" message ", do_message},
         {" numbers ", do_numbers}, {" codes ", do_codes}, {" names ", do_names}, {" token ", do_token},
         {" between ", do_between},
-        {" ready ", do_ready}, {" list ", do_list}, {" next ", do_next}, {" get ", do_get}, {" count ", do_count},
+        {" ready ", do_ready}, {" list ", do_list}, {" next ", do_next}, {" get ", do_get}, {" get-many ", do_get_many}, {" count ", do_count},
         {" diff ", do_diff}, {" until ", do_until}, {" consistent ", do_consistent}, {" snapshot ", do_snapshot},
         {" in ", do_in}, {" close ", do_close}, {" start ", do_start}, {" join ", do_join}, {" asleep ", do_asleep},
     };

@@ -120,7 +120,8 @@ static void test_reads(void)
     watchcore_page *page = NULL;
     watchcore_snapshot *snapshot = NULL;
     watchcore_iterator *iterator = NULL;
-    const watchcore_key_value *kv = NULL, *items[2] = {NULL, NULL};
+    const watchcore_key_value *kv = NULL, *items[3] = {NULL, NULL, NULL};
+    watchcore_bytes keys[3] = {text("/p/2"), text("/p/absent"), text("/p/1")};
     const watchcore_key_value *const *all;
     watchcore_change changes[3];
     uint64_t count = 0, revision = 0, epoch = 0;
@@ -148,6 +149,15 @@ static void test_reads(void)
     CHECK_OK(watchcore_cache_get(cache, "/p/2", 4, &read, &answer, &error));
     CHECK(answer.found == 1 && answer.revision == 5);
     watchcore_key_value_release(answer.kv);
+
+    CHECK_OK(watchcore_cache_get_many(cache, keys, 3, &read, items, &revision, &epoch, &error));
+    CHECK(revision == 5 && epoch == answer.epoch && items[1] == NULL);
+    CHECK(items[0] != NULL && same(watchcore_bytes_from(items[0]->key, items[0]->key_length), "/p/2"));
+    CHECK(items[2] != NULL && same(watchcore_bytes_from(items[2]->value, items[2]->value_length), "one"));
+    watchcore_key_values_release(items, 3);
+    CHECK_OK(watchcore_cache_get_many(cache, NULL, 0, NULL, NULL, &revision, NULL, &error));
+    CHECK(revision == 6);
+    watchcore_key_values_release(NULL, 0);
 
     range.kind = WATCHCORE_RANGE_PREFIX;
     range.from = text("/p/");
@@ -183,6 +193,9 @@ static void test_reads(void)
     CHECK(found == 1 && kv != NULL && same(watchcore_bytes_from(kv->value, kv->value_length), "two"));
     CHECK_OK(watchcore_snapshot_get(snapshot, "/none", 5, &found, &kv, &error));
     CHECK(found == 0 && kv == NULL);
+    CHECK_OK(watchcore_snapshot_get_many(snapshot, keys, 3, items, &error));
+    CHECK(items[0] != NULL && items[1] == NULL && items[2] != NULL && items[2]->version == 1);
+    watchcore_key_values_release(items, 3);
     filter.range = range.kind;
     filter.from = range.from;
     CHECK_OK(watchcore_snapshot_count(snapshot, &filter, &count, &error));

@@ -281,6 +281,68 @@ static inline watchcore_error *wc_get_newest(uintptr_t cache, const char *key, s
     return wc_get((const watchcore_cache *)cache, key, length, NULL, words, room, capacity);
 }
 
+// The key-values of many keys at one revision; NULL for an absent key. wc_free with WC_MANY ends it.
+typedef struct {
+    uint64_t revision, epoch;
+    size_t count;
+    const watchcore_key_value *kvs[];
+} wc_many;
+
+// Room for so many.
+static inline wc_many *wc_many_new(size_t count)
+{
+    wc_many *made = malloc(sizeof *made + count * sizeof *made->kvs);
+    if (made == NULL) {
+        abort(); // as Go does
+    }
+    made->revision = made->epoch = 0;
+    made->count = count;
+    return made;
+}
+
+// Keys whose bytes lie one after another, in memory that the caller frees. An array that Go makes would contain pointers
+// of Go's.
+static inline watchcore_bytes *wc_keys(const char *bytes, const size_t *lengths, size_t count)
+{
+    watchcore_bytes *keys = malloc((count + 1) * sizeof *keys);
+    if (keys == NULL) {
+        abort(); // as Go does
+    }
+    for (size_t i = 0; i < count; i++) {
+        keys[i].data = bytes;
+        keys[i].length = lengths[i];
+        bytes += lengths[i];
+    }
+    return keys;
+}
+
+// Takes over a wc_many after a get of many: it is the caller's after a success, and else freed.
+static inline watchcore_error *wc_many_made(wc_many *made, watchcore_error *error, wc_many **many)
+{
+    if (error != NULL) {
+        free(made);
+        return error;
+    }
+    *many = made;
+    return NULL;
+}
+
+static inline watchcore_error *wc_many_read(const watchcore_cache *cache, const watchcore_bytes *keys,
+                                            const watchcore_read_options *read, wc_many *made)
+{
+    WC_RETURN(watchcore_cache_get_many(cache, keys, made->count, read, made->kvs, &made->revision, &made->epoch, &error));
+}
+
+static inline watchcore_error *wc_get_many(const watchcore_cache *cache, const char *bytes, const size_t *lengths,
+                                           size_t count, const watchcore_read_options *read, wc_many **many)
+{
+    wc_many *made = wc_many_new(count);
+    watchcore_bytes *keys = wc_keys(bytes, lengths, count);
+    watchcore_error *error = wc_many_read(cache, keys, read, made);
+    free(keys);
+    return wc_many_made(made, error, many);
+}
+
 // `token` is NULL before the call; if an error has a token, the caller releases it with
 // watchcore_text_free.
 static inline watchcore_error *wc_list(const watchcore_cache *cache, const watchcore_range *range,
@@ -333,6 +395,21 @@ static inline watchcore_error *wc_snapshot_get(const watchcore_snapshot *snapsho
     WC_RETURN(watchcore_snapshot_get(snapshot, key, length, NULL, kv, &error));
 }
 
+static inline watchcore_error *wc_many_of(const watchcore_snapshot *snapshot, const watchcore_bytes *keys, wc_many *made)
+{
+    WC_RETURN(watchcore_snapshot_get_many(snapshot, keys, made->count, made->kvs, &error));
+}
+
+static inline watchcore_error *wc_snapshot_get_many(const watchcore_snapshot *snapshot, const char *bytes,
+                                                    const size_t *lengths, size_t count, wc_many **many)
+{
+    wc_many *made = wc_many_new(count);
+    watchcore_bytes *keys = wc_keys(bytes, lengths, count);
+    watchcore_error *error = wc_many_of(snapshot, keys, made);
+    free(keys);
+    return wc_many_made(made, error, many);
+}
+
 static inline watchcore_error *wc_snapshot_count(const watchcore_snapshot *snapshot, const watchcore_filter *filter,
                                                  uint64_t *count)
 {
@@ -354,7 +431,7 @@ static inline watchcore_error *wc_iterator_next(watchcore_iterator *iterator, ui
 
 // ---- borrowed memory -----------------------------------------------------------
 
-enum { WC_BATCH = 1, WC_PAGE, WC_WALK };
+enum { WC_BATCH = 1, WC_PAGE, WC_MANY, WC_WALK };
 
 // For a batch, `what` is its owner, the only field that the release reads. 0 is ignored.
 static inline void wc_free(uint32_t kind, uintptr_t what)
@@ -369,6 +446,12 @@ static inline void wc_free(uint32_t kind, uintptr_t what)
     case WC_PAGE:
         watchcore_page_free((watchcore_page *)what);
         break;
+    case WC_MANY: {
+        wc_many *many = (wc_many *)what;
+        watchcore_key_values_release(many->kvs, many->count);
+        free(many);
+        break;
+    }
     case WC_WALK:
         watchcore_iterator_free((watchcore_iterator *)what);
         break;

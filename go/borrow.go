@@ -54,7 +54,7 @@ type generation uint32
 type resource struct {
 	state       *coreState // of its cache, which counts unreleased resources; nil: a walk
 	what        uintptr    // the library's pointer
-	kind        uint32     // WC_BATCH, WC_PAGE, WC_WALK
+	kind        uint32     // WC_BATCH, WC_PAGE, WC_MANY, WC_WALK
 	noFinalizer uint32     // of a borrow, atomically; view writes here if there is no finalizer. The field fills padding
 }
 
@@ -74,7 +74,7 @@ func (g resource) count(n int64) {
 	switch g.kind {
 	case C.WC_BATCH:
 		g.state.batches.Add(n)
-	case C.WC_PAGE:
+	case C.WC_PAGE, C.WC_MANY:
 		g.state.pages.Add(n)
 		open[kindPage].Add(n)
 	case C.WC_WALK:

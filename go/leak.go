@@ -25,7 +25,7 @@ type leak struct {
 // leaked is called by the garbage collector, once for each batch or page.
 func (s *coreState) leaked(kind uint32, taken origin) {
 	what, views, count, field := "batch", "KeyView, ValueView, PrevValueView", &s.leaks.batches, "LeakedBatches"
-	if kind == C.WC_PAGE {
+	if kind != C.WC_BATCH {
 		what, views, count, field = "page", "KeyView, ValueView", &s.leaks.pages, "LeakedPages"
 	}
 	count.Add(1)

@@ -10,7 +10,8 @@ import (
 )
 
 // Page is a list of key-values of one revision, in the library's memory until Release. Page does not
-// keep events of the log that have left the window. A nil *Page is empty.
+// keep events of the log that have left the window. A page of List has the key-values that are there, in key
+// order; one of GetMany has an item for each key, in the order of the keys. A nil *Page is empty.
 type Page struct {
 	borrow    borrow
 	items     []*keyValue
@@ -31,13 +32,18 @@ func newPage(made *C.watchcore_page, state *coreState) *Page {
 		token:     textOf(info.continue_token),
 		more:      info.more != 0,
 	}
+	p.begin(resource{state: state, what: uintptr(unsafe.Pointer(made)), kind: C.WC_PAGE})
+	return p
+}
+
+// begin takes over the memory that the items lie in.
+func (p *Page) begin(memory resource) {
 	if debug {
 		p.items, p.borrow.copies = poisonableItems(p.items)
 	}
 	p.borrow.taken = origins()
-	p.borrow.begin(resource{state: state, what: uintptr(unsafe.Pointer(made)), kind: C.WC_PAGE}, false)
+	p.borrow.begin(memory, false)
 	p.borrow.catch()
-	return p
 }
 
 // Release frees the page. Release may be called more than once and from any goroutine. Afterwards views
@@ -70,7 +76,7 @@ func (p *Page) At(i int) KeyValueRef {
 	return KeyValueRef{p.items[i], &p.borrow}
 }
 
-// All iterates over the items of this page in key order; Cache.ListAll iterates over all pages. If
+// All iterates over the items of this page in their order; Cache.ListAll iterates over all pages. If
 // a panic (or runtime.Goexit) leaves the loop, the garbage collector frees the page's memory, even
 // if the page was released.
 func (p *Page) All() iter.Seq[KeyValueRef] {

@@ -427,12 +427,15 @@ func isFuture(err error) bool {
 }
 
 // KeyValueRef is a key-value of a page or a snapshot. Key and Value return copies, which belong to the
-// program. A KeyValueRef keeps its page reachable, and its methods panic after the page was released or the
-// loop over the snapshot has ended: Clone it to keep it longer. The zero KeyValueRef is empty.
+// program. A KeyValueRef keeps its page reachable, and its methods, except Found, panic after the page was
+// released or the loop over the snapshot has ended: Clone it to keep it longer. The zero KeyValueRef is empty.
 type KeyValueRef struct {
 	kv     *keyValue
 	borrow *borrow
 }
+
+// Found reports whether there is a key-value: false in the zero KeyValueRef, and for an absent key of GetMany.
+func (r KeyValueRef) Found() bool { return r.kv != nil }
 
 // Key returns the key.
 func (r KeyValueRef) Key() string {

@@ -403,6 +403,11 @@ func (c *core) read(word string, s step) ([]string, error) {
 		list, _ := s.list(cache)
 		kv, revision, err := cache.Get(ctx, key, list.read())
 		return line(found(kv, revision, list.full)), err
+	case "get-many":
+		keys := s.keys()
+		list, _ := s.list(cache)
+		page, err := cache.GetMany(ctx, keys, list.read())
+		return many(page, err, list.full)
 	case "count":
 		list, _ := s.list(cache)
 		count, revision, err := cache.Count(ctx, list.keys, list.read())
@@ -438,6 +443,10 @@ func inside(snapshot *watchcore.Snapshot, s step) ([]string, error) {
 	if word == "get" {
 		kv, err := snapshot.Get(s.key())
 		return line(found(kv, snapshot.Revision(), false)), err
+	}
+	if word == "get-many" {
+		page, err := snapshot.GetMany(s.keys())
+		return many(page, err, false)
 	}
 	if word == "epoch" {
 		return line(snapshot.Position().Epoch & (1<<32 - 1)), nil

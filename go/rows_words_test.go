@@ -30,6 +30,16 @@ func (s *step) number() uint64 { return rows.Number(s.next()) }
 
 func (s *step) key() string { return string(rows.Bytes(s.next())) }
 
+// keys is keys between commas; "-" is none.
+func (s *step) keys() (keys []string) {
+	if word := s.next(); word != "-" {
+		for _, key := range strings.Split(word, ",") {
+			keys = append(keys, string(rows.Bytes(key)))
+		}
+	}
+	return keys
+}
+
 func (s *step) duration() time.Duration { return rows.Duration(s.next()) }
 
 // limit is a context that ends after the duration that follows, or the bound.
@@ -269,6 +279,23 @@ func object(key string, value []byte, create, modified, version uint64, lease in
 
 func objectOf(kv watchcore.KeyValueRef, full bool) string {
 	return object(kv.Key(), kv.Value(), kv.CreateRevision(), kv.ModRevision(), kv.Version(), kv.Lease(), full)
+}
+
+// many is what a get of many answers.
+func many(page *watchcore.Page, err error, full bool) ([]string, error) {
+	if err != nil {
+		return nil, err
+	}
+	defer page.Release()
+	lines := line("at ", page.Revision())
+	for kv := range page.All() {
+		if kv.Found() {
+			lines = append(lines, objectOf(kv, full))
+		} else {
+			lines = append(lines, "none")
+		}
+	}
+	return lines, nil
 }
 
 // found is what a get answers.

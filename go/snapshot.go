@@ -25,6 +25,7 @@ import (
 type Snapshot struct {
 	handle   *handle
 	position Position
+	state    *coreState // counts its pages
 	cleanup  runtime.Cleanup
 }
 
@@ -43,6 +44,7 @@ func (c *Cache) Snapshot() (*Snapshot, error) {
 	s := &Snapshot{
 		handle:   newHandle(unsafe.Pointer(made), kindSnapshot, func(p unsafe.Pointer) { C.watchcore_snapshot_free((*C.watchcore_snapshot)(p)) }),
 		position: Position{Epoch: uint64(epoch), Revision: uint64(revision)},
+		state:    c.core.state,
 	}
 	s.cleanup = runtime.AddCleanup(s, func(h *handle) { h.close() }, s.handle)
 	return s, nil

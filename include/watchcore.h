@@ -24,7 +24,7 @@
 //        cache_new  cache_free  cache_close  cache_position  cache_is_ready  cache_wait_ready
 //        cache_wait_until  cache_consistent_revision
 //   6  Key-values
-//        key_value_release
+//        key_value_release  key_values_release
 //   7  Writing
 //        writer_new  writer_load  writer_apply  writer_resync  writer_progress  writer_compact
 //        writer_free  loading_new  loading_add  loading_finish  loading_free
@@ -35,11 +35,11 @@
 //        batch_release  batch_event  bytes_from  bytes_from_string  event_key  event_prev_value
 //        event_value
 //  11  Reads
-//        cache_get  cache_list  text_get  text_free  cache_count  cache_diff  page_describe  page_item
-//        page_items  page_free
+//        cache_get  cache_get_many  cache_list  text_get  text_free  cache_count  cache_diff
+//        page_describe  page_item  page_items  page_free
 //  12  Snapshots
-//        snapshot_new  snapshot_position  snapshot_get  snapshot_count  snapshot_free  iterator_new
-//        iterator_next  iterator_free
+//        snapshot_new  snapshot_position  snapshot_get  snapshot_get_many  snapshot_count  snapshot_free
+//        iterator_new  iterator_next  iterator_free
 //  13  Subscriptions
 //        subscription_new  subscription_poll  subscription_wait  subscription_close
 //        subscription_position  subscription_lag  subscription_stats  subscription_free
@@ -613,9 +613,15 @@ typedef struct watchcore_key_value {
     int64_t lease;
 } watchcore_key_value;
 
-// Releases a key-value that came from watchcore_cache_get; NULL does nothing. Not for the key-values of an
-// event, a page or a snapshot. Never blocks. Any thread, even after the cache was freed. Since 0.1.
+// Releases a key-value that came from watchcore_cache_get, or from a get of many; NULL does nothing. Not for the
+// key-values of an event, a page or a snapshot. Never blocks. Any thread, even after the cache was freed. Since 0.1.
 void watchcore_key_value_release(const watchcore_key_value *kv);
+
+// Releases many key-values at once: those of watchcore_cache_get_many or watchcore_snapshot_get_many. NULLs
+// among them are skipped. `kvs`, `count`: the array; NULL with 0 does nothing. Never blocks. Any thread, even
+// after the cache was freed. Since 0.1.
+void watchcore_key_values_release(const watchcore_key_value *const *kvs,
+                                  size_t count);
 
 // ===========================================================================================================
 // 7. Writing
@@ -1291,6 +1297,32 @@ int32_t watchcore_cache_get(const watchcore_cache *cache,
                             watchcore_answer *answer,
                             watchcore_error *error);
 
+// Reads many keys of one state, in less time than as many calls of watchcore_cache_get: with many objects in a third.
+// `keys`, `count`: the keys, each inside the cache's prefix; if one is not, none is read. A key may occur twice.
+// 0 keys are no error. `read`: NULL for ANY. `kvs`: the caller's array of `count` pointers; kvs[i] is the
+// key-value of keys[i], or NULL if that key is absent at `*revision` or excluded by the options' filter. Release
+// all of them at once with watchcore_key_values_release, or each with watchcore_key_value_release. `*revision`,
+// `*epoch`: the position of the state that answered; each may be NULL. Nothing is written on failure. Takes time
+// proportional to `count`.
+//
+//     const watchcore_key_value *kvs[2];
+//     watchcore_bytes keys[2] = {watchcore_bytes_from_string("/a"), watchcore_bytes_from_string("/b")};
+//     if (watchcore_cache_get_many(cache, keys, 2, NULL, kvs, NULL, NULL, &error) == WATCHCORE_OK) {
+//         printf("/b is %s\n", kvs[1] != NULL ? "there" : "absent");
+//         watchcore_key_values_release(kvs, 2);
+//     }
+//
+// Blocks up to `read->timeout_ms` if the revision is not there yet; ANY never. Any thread, many at once.
+// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION, RESYNCED, CLOSED. Since 0.1.
+int32_t watchcore_cache_get_many(const watchcore_cache *cache,
+                                 const watchcore_bytes *keys,
+                                 size_t count,
+                                 const watchcore_read_options *read,
+                                 const watchcore_key_value **kvs,
+                                 uint64_t *revision,
+                                 uint64_t *epoch,
+                                 watchcore_error *error);
+
 // Reads the key-values of a range in key order. With a limit, page by page: give the token of the last page
 // (watchcore_page_info.continue_token) as `read->continue_token`; later pages are of exactly the revision of
 // the first. If that revision has left the window meanwhile: COMPACTED; and `*token` is then another token,
@@ -1424,6 +1456,17 @@ int32_t watchcore_snapshot_get(const watchcore_snapshot *snapshot,
                                uint32_t *found,
                                const watchcore_key_value **kv,
                                watchcore_error *error);
+
+// Reads many keys of a snapshot, in less time than as many calls of watchcore_snapshot_get. `keys`, `count`: the
+// keys; 0 are no error. `kvs`: the caller's array of `count` pointers; kvs[i] is the key-value of keys[i], or
+// NULL if that key is absent. Other than that of watchcore_snapshot_get each is the caller's, and may outlive
+// the snapshot: release all of them at once with watchcore_key_values_release. Nothing is written on failure.
+// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT. Since 0.1.
+int32_t watchcore_snapshot_get_many(const watchcore_snapshot *snapshot,
+                                    const watchcore_bytes *keys,
+                                    size_t count,
+                                    const watchcore_key_value **kvs,
+                                    watchcore_error *error);
 
 // Counts the key-values of a snapshot that a filter lets pass, in time proportional to the keys of its
 // range. `filter`: NULL for all. Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT. Since 0.1.

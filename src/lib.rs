@@ -113,7 +113,7 @@ pub use position::{MAX_REVISION, Position};
 pub use process::shutdown;
 pub use read::continue_token::token_revision;
 pub use read::snapshot::Snapshot;
-pub use read::{Answer, Counted, DEFAULT_WAIT, Page, Read, ReadOptions, Waiter, Want};
+pub use read::{Answer, Answers, Counted, DEFAULT_WAIT, Page, Read, ReadOptions, Waiter, Want};
 pub use subscription::{Closer, OnLag, Start, SubscribeBuilder, Subscription, SubscriptionStats};
 #[cfg(not(loom))]
 pub use sys::spawn_feeder;

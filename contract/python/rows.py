@@ -262,7 +262,7 @@ class Core:
         name, rest = words[0], iter(words[1:])
         self.before = []
         try:
-            return getattr(self, "do_" + name)(rest) or []
+            return getattr(self, "do_" + name.replace("-", "_"))(rest) or []
         except Refused as refused:
             self.last = refused.error
             return [*self.before, str(refused)]
@@ -536,6 +536,24 @@ class Core:
         lib.watchcore_key_value_release(found.kv)
         return [f"{found.revision}: {line}"]
 
+    def many(self, words):
+        """Keys between commas as C takes them, what keeps their bytes, and room for their key-values; `-` is no key."""
+        word = next(words)
+        keys = [ffi.from_buffer(script.to_bytes(key)) for key in ([] if word == "-" else word.split(","))]
+        array = ffi.new("watchcore_bytes[]", [{"data": key, "length": len(key)} for key in keys])
+        return array, keys, ffi.new("watchcore_key_value *[]", len(keys))
+
+    def many_lines(self, revision, found, full=False):
+        lines = [f"at {revision}"] + [object_line(kv, full) if kv else "none" for kv in found]
+        lib.watchcore_key_values_release(found, len(found))
+        return lines
+
+    def do_get_many(self, words):
+        array, keys, found = self.many(words)
+        list, numbers = List(words, self), ffi.new("uint64_t[2]")
+        call(lib.watchcore_cache_get_many, self.cache(), array, len(keys), list.options.value, found, numbers, numbers + 1)
+        return self.many_lines(numbers[0], found, list.full)
+
     def page(self, list):
         page, token = ffi.new("watchcore_page **"), ffi.new("watchcore_text **")
         try:
@@ -591,6 +609,10 @@ class Core:
             call(lib.watchcore_snapshot_get, snapshot, key, len(key), found, kv)
             line = object_line(kv[0]) if found[0] else "none"
             return [f"{revision}: {line}"]
+        if what == "get-many":
+            array, keys, found = self.many(words)
+            call(lib.watchcore_snapshot_get_many, snapshot, array, len(keys), found)
+            return self.many_lines(revision, found)
         if what == "epoch":
             return [str(epoch & 0xFFFFFFFF)]
         list = List(words)

@@ -27,7 +27,7 @@ pub(crate) use shared::{Consumer, ConsumerRef, Info, Inner, NOT_READY, READY, li
 pub use source::{Source, SourceMetric, SourceReport, SourceState};
 pub use status::{State, Stats, Status};
 pub use subscriptions::{Lag, ReadPath, SubscriptionInfo, SubscriptionState};
-pub(crate) use view::{Left, StateView};
+pub(crate) use view::{Left, PIN_KEYS, StateView};
 
 use crate::error::Error;
 use crate::position::Position;

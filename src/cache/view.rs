@@ -17,8 +17,12 @@ use crate::data::key_value::KeyValueRef;
 use crate::data::slot::{SlotRef, VisibleVersion};
 use crate::reclaim::Guard;
 use crate::store::root::{Root, RootRef, SlotsInOrder, Span};
+use crate::store::table::FETCHED;
 #[cfg(loom)]
 use crate::sync::weak;
+
+/// Keys that a reader visits under one pin.
+pub(crate) const PIN_KEYS: usize = 1024;
 
 /// The head of a read has left the window.
 #[derive(Debug)]
@@ -76,6 +80,25 @@ impl<'a> StateView<'a> {
         Ok(unsafe { slot.pointer().get().live_at(head.max(oldest)) })
     }
 
+    /// [`StateView::find`] for several keys: `each` takes what each of them has, in their order. If the head has left the
+    /// window, the keys from there on were not asked for.
+    pub(crate) fn find_all(
+        inner: &Inner,
+        head: u64,
+        keys: &[impl AsRef<[u8]>],
+        pin: &'a Guard,
+        mut each: impl FnMut(Option<KeyValueRef<'a>>),
+    ) -> std::result::Result<(), Left> {
+        for some in keys.chunks(FETCHED) {
+            // SAFETY: I4, I9: what leaves the table is not freed before this pin ends (see `find`).
+            unsafe { inner.slots.prefetch(some.iter().map(AsRef::as_ref)) };
+            for key in some {
+                each(Self::find(inner, head, key.as_ref(), pin)?);
+            }
+        }
+        Ok(())
+    }
+
     /// The state of a snapshot.
     ///
     /// # Safety
@@ -92,6 +115,17 @@ impl<'a> StateView<'a> {
     /// The live key-value of a key. O(log n).
     pub(crate) fn get(self, key: &[u8]) -> Option<KeyValueRef<'a>> {
         self.live(self.index.get(key)?)
+    }
+
+    /// A key-value of this state that was found under a pin, for as long as the state is kept.
+    ///
+    /// # Safety
+    ///
+    /// It was live at this head, and the view is [held](StateView::held).
+    pub(crate) unsafe fn keep(self, kv: KeyValueRef<'_>) -> KeyValueRef<'a> {
+        // SAFETY: I9: its slot has a count of it, or the event that replaced it. That event is at this head or above,
+        // so held for 'a; and so is the slot, if its key is purged.
+        unsafe { kv.pointer().get_some() }
     }
 
     /// The slot of a key, whether it is live or not.

@@ -394,7 +394,7 @@ impl VersionPtr {
     ///
     /// There is one, and as [`VersionPtr::get`].
     #[inline]
-    pub(super) unsafe fn get_some<'a>(self) -> KeyValueRef<'a> {
+    pub(crate) unsafe fn get_some<'a>(self) -> KeyValueRef<'a> {
         // SAFETY: there is a version (`# Safety`), so its address is not null.
         KeyValueRef(unsafe { NonNull::new_unchecked(self.0.cast_mut()) }, PhantomData)
     }

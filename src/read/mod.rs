@@ -2,12 +2,14 @@
 
 pub(crate) mod continue_token;
 mod diff;
+mod many;
 mod page;
 pub(crate) mod snapshot;
 pub(crate) mod view;
 mod wait;
 mod waiter;
 
+pub use many::Answers;
 pub use page::Page;
 pub use waiter::{Waiter, Want};
 

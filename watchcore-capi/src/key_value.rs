@@ -6,6 +6,7 @@
 //!
 //! The key-values that the cache stores: events, pages and snapshots point to the same memory.
 
+use super::contract::OutArray;
 use super::frame::{Fun, answer};
 use super::handle;
 use watchcore::{KeyValue, raw};
@@ -31,7 +32,7 @@ pub struct watchcore_key_value {
     pub lease: i64,
 }
 
-/// Releases a key-value that came from watchcore_cache_get; NULL does nothing. Not for the key-values of an
+/// Releases a key-value that came from watchcore_cache_get, or from a get of many; NULL does nothing. Not for the key-values of an
 /// event, a page or a snapshot. Never blocks. Any thread, even after the cache was freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_key_value_release(kv: *const watchcore_key_value) {
@@ -43,6 +44,22 @@ pub unsafe extern "C" fn watchcore_key_value_release(kv: *const watchcore_key_va
     });
 }
 
+/// Releases many key-values at once: those of watchcore_cache_get_many or watchcore_snapshot_get_many. NULLs among them
+/// are skipped. `kvs`, `count`: the array; NULL with 0 does nothing. Never blocks. Any thread, even after the cache was
+/// freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_key_values_release(kvs: *const *const watchcore_key_value, count: usize) {
+    answer(Fun::watchcore_key_values_release, (), || {
+        if !kvs.is_null() && handle::same_process() {
+            // SAFETY: the contract: the array has so many elements, which `all_into_c` wrote; none was released.
+            unsafe { std::slice::from_raw_parts(kvs, count) }.iter().for_each(|kv| {
+                // SAFETY: as above.
+                drop(unsafe { raw::key_value_from_raw(kv.cast()) });
+            });
+        }
+    });
+}
+
 // C gets the pointer inside a `KeyValue`.
 const _: () = assert!(size_of::<KeyValue>() == size_of::<*const watchcore_key_value>());
 const _: () = assert!(size_of::<watchcore_key_value>() == 48 + 2 * size_of::<usize>() - 8);
@@ -50,6 +67,14 @@ const _: () = assert!(size_of::<watchcore_key_value>() == 48 + 2 * size_of::<usi
 /// Gives the count of a key-value to C.
 pub(super) fn into_c(kv: KeyValue) -> *const watchcore_key_value {
     raw::key_value_into_raw(kv).cast()
+}
+
+/// Gives the counts of key-values to C, in an array with room for all; NULL is none.
+pub(super) fn all_into_c(
+    kvs: impl IntoIterator<Item = Option<KeyValue>>,
+    mut to: OutArray<'_, *const watchcore_key_value>,
+) {
+    kvs.into_iter().for_each(|kv| to.extend(&[kv.map_or(std::ptr::null(), into_c)]));
 }
 
 /// Lends a key-value to C.

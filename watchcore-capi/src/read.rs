@@ -7,13 +7,15 @@
 //! at one revision of the window.
 
 use super::batch::{self, watchcore_batch};
-use super::bytes::{Sized32, watchcore_bytes};
+use super::bytes::{Sized32, keys_of, watchcore_bytes};
 use super::cache::watchcore_cache;
-use super::contract::{frame, free, out_or_null, read, try_handle, try_out, try_out_struct, try_slice, try_struct};
+use super::contract::{
+    frame, free, out_or_null, read, try_handle, try_out, try_out_array, try_out_struct, try_slice, try_struct,
+};
 use super::error::{invalid, watchcore_error};
 use super::filter::{filter_of, selected, watchcore_filter};
 use super::handle::{self, Object, timeout};
-use super::key_value::{into_c, watchcore_key_value};
+use super::key_value::{all_into_c, into_c, watchcore_key_value};
 use super::range::{range_of, watchcore_range};
 use std::ffi::c_void;
 use watchcore::{Error, Page, Position, Read, ReadOptions, Result};
@@ -155,6 +157,50 @@ pub unsafe extern "C" fn watchcore_cache_get(
             ..watchcore_answer::DEFAULT
         };
         answer.write(value);
+        Ok(())
+    })
+}
+
+/// Reads many keys of one state, in less time than as many calls of watchcore_cache_get: with many objects in a third.
+/// `keys`, `count`: the keys, each inside the cache's prefix; if one is not, none is read. A key may occur twice. 0 keys
+/// are no error. `read`: NULL for ANY. `kvs`: the caller's array of `count` pointers; kvs[i] is the key-value of keys[i],
+/// or NULL if that key is absent at `*revision` or excluded by the options' filter. Release all of them at once with
+/// watchcore_key_values_release, or each with watchcore_key_value_release. `*revision`, `*epoch`: the position of the
+/// state that answered; each may be NULL. Nothing is written on failure. Takes time proportional to `count`.
+///
+///     const watchcore_key_value *kvs[2];
+///     watchcore_bytes keys[2] = {watchcore_bytes_from_string("/a"), watchcore_bytes_from_string("/b")};
+///     if (watchcore_cache_get_many(cache, keys, 2, NULL, kvs, NULL, NULL, &error) == WATCHCORE_OK) {
+///         printf("/b is %s\n", kvs[1] != NULL ? "there" : "absent");
+///         watchcore_key_values_release(kvs, 2);
+///     }
+///
+/// Blocks up to `read->timeout_ms` if the revision is not there yet; ANY never. Any thread, many at once.
+/// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION, RESYNCED, CLOSED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_cache_get_many(
+    cache: *const watchcore_cache,
+    keys: *const watchcore_bytes,
+    count: usize,
+    read: *const watchcore_read_options,
+    kvs: *mut *const watchcore_key_value,
+    revision: *mut u64,
+    epoch: *mut u64,
+    error: *mut watchcore_error,
+) -> i32 {
+    frame!(watchcore_cache_get_many, error, {
+        // SAFETY: the contract covers the array of keys and what it points to, and the options.
+        let (keys, options) = unsafe { (keys_of(keys, count)?, read_options(read, false)?) };
+        let kvs = try_out_array!(kvs, count);
+        let cache = try_handle!(cache);
+        let found = if options.waits {
+            cache.leave().get_many_with(&keys, &options.core)?
+        } else {
+            cache.get_many_with(&keys, &options.core)?
+        };
+        out_or_null!(revision).write(found.revision);
+        out_or_null!(epoch).write(found.epoch);
+        all_into_c(found.kvs, kvs);
         Ok(())
     })
 }

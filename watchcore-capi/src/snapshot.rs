@@ -4,12 +4,13 @@
 //!
 //! A snapshot serves many reads of one state.
 
+use super::bytes::{keys_of, watchcore_bytes};
 use super::cache::watchcore_cache;
 use super::contract::{frame, free, out_or_null, try_exclusive, try_handle, try_out, try_out_array, try_slice};
 use super::error::{invalid, watchcore_error};
 use super::filter::{filter_of, watchcore_filter};
 use super::handle::{self, Object};
-use super::key_value::{as_c, watchcore_key_value};
+use super::key_value::{all_into_c, as_c, watchcore_key_value};
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -81,6 +82,29 @@ pub unsafe extern "C" fn watchcore_snapshot_get(
         let value = snapshot.get(key).map_or(std::ptr::null(), |k| as_c(&k));
         kv.write(value);
         out_or_null!(found).write(!value.is_null() as u32);
+        Ok(())
+    })
+}
+
+/// Reads many keys of a snapshot, in less time than as many calls of watchcore_snapshot_get. `keys`, `count`: the keys; 0
+/// are no error. `kvs`: the caller's array of `count` pointers; kvs[i] is the key-value of keys[i], or NULL if that key is
+/// absent. Other than that of watchcore_snapshot_get each is the caller's, and may outlive the snapshot: release all of
+/// them at once with watchcore_key_values_release. Nothing is written on failure. Never blocks. Any thread, many at once.
+/// Codes: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_snapshot_get_many(
+    snapshot: *const watchcore_snapshot,
+    keys: *const watchcore_bytes,
+    count: usize,
+    kvs: *mut *const watchcore_key_value,
+    error: *mut watchcore_error,
+) -> i32 {
+    frame!(watchcore_snapshot_get_many, error, {
+        // SAFETY: the contract covers the array of keys and what it points to.
+        let keys = unsafe { keys_of(keys, count)? };
+        let kvs = try_out_array!(kvs, count);
+        let snapshot = try_handle!(snapshot);
+        all_into_c(snapshot.get_many(&keys).into_iter().map(|kv| kv.map(|kv| kv.to_owned())), kvs);
         Ok(())
     })
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -50,10 +51,13 @@ func objects() (all []contestant) {
 		add("overwrite", overwrite, 10_000, 100_000, 1_000_000)
 		add("insert", insert, 10_000, 100_000, 1_000_000)
 		add("get", get, 1000, 150_000, 1_000_000)
+		add("get-many", getMany, 1000, 150_000, 1_000_000)
 		all = append(all, contestant{"bytes-object", s.name, s.note, []int{100_000}, func(size int) measured {
 			return bytesOfObjects(s.fill, size)
 		}})
 		if s.name == "watchcore" {
+			all = append(all, contestant{"get-many", "watchcore, gets into", "as many gets, each over the one before",
+				[]int{1000, 150_000, 1_000_000}, func(size int) measured { return getMany(fillWatchcoreInto(size), size) }})
 			all = append(all, contestant{"get", "watchcore, into", "the copy is written over the one before: nothing is allocated",
 				[]int{1000, 150_000, 1_000_000}, func(size int) measured { return get(fillWatchcoreInto(size), size) }})
 		}
@@ -142,6 +146,27 @@ func get(s store, objects int) measured {
 		var sum uint64
 		for _, key := range ready.next(section) {
 			sum += s.get(key)
+		}
+		sink.Store(sum)
+		return chunk
+	})
+}
+
+// getMany gets a hundred keys at once, where the store can.
+func getMany(s store, objects int) measured {
+	const atOnce = 100
+	ready := makesReady(objects, key)
+	many, is := s.(interface{ getMany(keys []string) uint64 })
+	return repeat(func(section *section) uint64 {
+		var sum uint64
+		for keys := range slices.Chunk(ready.next(section), atOnce) {
+			if is {
+				sum += many.getMany(keys)
+				continue
+			}
+			for _, key := range keys {
+				sum += s.get(key)
+			}
 		}
 		sink.Store(sum)
 		return chunk

@@ -145,14 +145,26 @@ func (s watchcoreStore) get(key string) uint64 {
 	return touched(kv.Value)
 }
 
+// getMany makes a page of views.
+func (s watchcoreStore) getMany(keys []string) (sum uint64) {
+	page := must(s.cache.GetMany(context.Background(), keys, watchcore.ReadOptions{}))
+	defer page.Release()
+	for item := range page.All() {
+		sum += touched(item.ValueView())
+	}
+	return sum
+}
+
 // watchcoreInto gets into memory that it has.
 type watchcoreInto struct {
-	watchcoreStore
-	kv *watchcore.KeyValue
+	store
+	cache *watchcore.Cache
+	kv    *watchcore.KeyValue
 }
 
 func fillWatchcoreInto(objects int) store {
-	return watchcoreInto{fillWatchcore(objects).(watchcoreStore), &watchcore.KeyValue{}}
+	filled := fillWatchcore(objects).(watchcoreStore)
+	return watchcoreInto{filled, filled.cache, &watchcore.KeyValue{}}
 }
 
 func (s watchcoreInto) get(key string) uint64 {

@@ -196,6 +196,16 @@ pub const ROWS: &[Row] = &[
             scattered over all keys.",
     },
     Row {
+        name: "get-many",
+        title: "Get of a hundred keys, a key",
+        of: "objects",
+        figure: Figure::Cpu,
+        sizes: &[size(1000), size(150_000), size(1_000_000).not_quick()],
+        includes: "A hundred keys at once, scattered over all: the newest version of each, all of one state, counted (in Go \
+            a page of views), one byte of each loaded, and all dropped. Peers, and those of watchcore whose name says so, \
+            make as many gets.",
+    },
+    Row {
         name: "get-together",
         title: "Two threads of get against one",
         of: "objects",

@@ -3,9 +3,6 @@
 use super::*;
 use crate::heap::System;
 
-/// Entries whose cells are fetched at once.
-pub(crate) const FETCHED: usize = 16;
-
 /// Entries from which on hints are renewed: fewer lie in a cache, with what is behind them.
 pub(crate) const HINTED: usize = 8192;
 
@@ -179,19 +176,10 @@ impl<E: TableEntry> Table<E> {
         Some(FetchedCell { cell, bits })
     }
 
-    /// Asks the processor for what a search for each of these keys looks at: all their cells, then all entries with what
-    /// is behind those. Two misses are waited for, and not two a key.
-    pub(crate) fn fetch<'k>(&self, mut keys: impl Iterator<Item = &'k [u8]>) {
-        if self.fills.is_empty() {
-            return;
-        }
-        let cells: [_; FETCHED] = std::array::from_fn(|_| {
-            let key = keys.next()?;
-            Some((self.fetch_place(E::hash_of(self.hash(), key))?, key.len()))
-        });
-        for (cell, key_length) in cells.into_iter().flatten() {
-            cell.fetch_entry(key_length);
-        }
+    /// [`TablePages::prefetch`].
+    pub(crate) fn fetch<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) {
+        // SAFETY: I1: only the writer replaces pages and takes entries out, and it is borrowed.
+        unsafe { self.shared.prefetch(keys) };
     }
 
     /// Adds an entry whose key, of this hash, is not there. O(1): at most the entries of two pages are moved.

@@ -36,10 +36,10 @@ functions! {
     watchcore_loading_new watchcore_loading_add watchcore_loading_finish watchcore_loading_free
     watchcore_feeder_start watchcore_feeder_stop watchcore_feeder_free watchcore_feeder_request_resync
     watchcore_feeder_counters watchcore_feeder_compact
-    watchcore_cache_get watchcore_key_value_release watchcore_cache_list
+    watchcore_cache_get watchcore_cache_get_many watchcore_key_value_release watchcore_key_values_release watchcore_cache_list
     watchcore_cache_count watchcore_cache_diff watchcore_text_get watchcore_text_free
     watchcore_page_describe watchcore_page_item watchcore_page_items watchcore_page_free
-    watchcore_snapshot_new watchcore_snapshot_position watchcore_snapshot_get
+    watchcore_snapshot_new watchcore_snapshot_position watchcore_snapshot_get watchcore_snapshot_get_many
     watchcore_snapshot_count watchcore_snapshot_free
     watchcore_iterator_new watchcore_iterator_next watchcore_iterator_free
     watchcore_subscription_new watchcore_subscription_poll watchcore_subscription_wait

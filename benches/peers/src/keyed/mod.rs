@@ -27,6 +27,12 @@ pub trait Reader: Clone + Send + 'static {
     fn get(&self, key: &[u8]) -> u64;
 }
 
+/// A store that is asked for many keys at once.
+pub trait Many: Reader {
+    /// The sum of one byte of each newest value of some keys, which must be there.
+    fn get_many(&self, keys: &[String]) -> u64;
+}
+
 /// A store that hands out its objects in the order of their keys.
 pub trait Ordered: Reader {
     /// A consistent list of a prefix, made and dropped: how many objects it has. `touch`: one byte of each

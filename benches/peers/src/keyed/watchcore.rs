@@ -1,6 +1,6 @@
 //! watchcore: pages that a token keeps, and snapshots that are walked in place.
 
-use super::{Keyed, Ordered, Reader, walk};
+use super::{Keyed, Many, Ordered, Reader, walk};
 use crate::load::{self, touched};
 use std::hint::black_box;
 use watchcore::{Cache, Change, Range, Read, Record, Subscription, Writer};
@@ -55,6 +55,21 @@ impl Reader for Pages {
     fn get(&self, key: &[u8]) -> u64 {
         let answer = self.0.get(key, Read::Any).expect("answers");
         touched(answer.kv.expect("is there").value().expect("is no tombstone"))
+    }
+}
+
+impl Many for Pages {
+    fn get_many(&self, keys: &[String]) -> u64 {
+        let answers = self.0.get_many(keys, Read::Any).expect("answers");
+        answers.kvs.iter().map(|kv| touched(kv.as_ref().expect("is there").value().expect("is no tombstone"))).sum()
+    }
+}
+
+impl Many for Walks {
+    fn get_many(&self, keys: &[String]) -> u64 {
+        let snapshot = self.0.0.snapshot().expect("is ready");
+        let kvs = snapshot.get_many(keys);
+        kvs.iter().map(|kv| touched(kv.expect("is there").value().expect("is no tombstone"))).sum()
     }
 }
 

@@ -5,7 +5,7 @@ use crate::keyed::btree::{self, Store as BTree};
 use crate::keyed::imbl::{self, Store as Imbl};
 use crate::keyed::papaya::Store as Papaya;
 use crate::keyed::watchcore::{Pages, Store as Watchcore, Walks};
-use crate::keyed::{Keyed, Ordered, Reader};
+use crate::keyed::{Keyed, Many, Ordered, Reader};
 use crate::load::{self, NAMESPACE, PREFIX, Scattered, VALUE, key, keys, new_key};
 use crate::measure::{Measured, Section, allocated, at_least, process_time, repeat};
 use std::hint::black_box;
@@ -33,6 +33,12 @@ pub const CONTESTANTS: &[Contestant] = &[
     Contestant::new("get", BTREE, "", get::<BTree>),
     Contestant::new("get", "papaya", NO_LOCK, get::<Papaya>),
     Contestant::new("get", "imbl", "under the RwLock", get::<Imbl>),
+    Contestant::new("get-many", "watchcore", "Cache::get_many", get_many::<Watchcore, Pages>),
+    Contestant::new("get-many", "watchcore, snapshot", "Snapshot::get_many", get_many::<Watchcore, Walks>),
+    Contestant::new("get-many", "watchcore, gets", "", get::<Watchcore>),
+    Contestant::new("get-many", BTREE, "", get::<BTree>),
+    Contestant::new("get-many", "papaya", NO_LOCK, get::<Papaya>),
+    Contestant::new("get-many", "imbl", "under the RwLock", get::<Imbl>),
     Contestant::new("get-together", "watchcore", "", get_together::<Watchcore>),
     Contestant::new("get-together", BTREE, "", get_together::<BTree>),
     Contestant::new("get-together", "papaya", NO_LOCK, get_together::<Papaya>),
@@ -121,6 +127,18 @@ fn get<S: Keyed>(objects: usize) -> Measured {
     let reader = store.reader();
     repeat(|section| {
         made.next(section).iter().for_each(|key| _ = black_box(reader.get(key.as_bytes())));
+        CHUNK as u64
+    })
+}
+
+/// Keys that are read at once.
+const MANY: usize = 100;
+
+fn get_many<S: Keyed, R: Many + From<S::Reader>>(objects: usize) -> Measured {
+    let (store, mut made) = (S::filled(objects), Made::new(objects, key));
+    let reader = R::from(store.reader());
+    repeat(|section| {
+        made.next(section).chunks(MANY).for_each(|keys| _ = black_box(reader.get_many(keys)));
         CHUNK as u64
     })
 }
