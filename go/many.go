@@ -10,6 +10,7 @@ import "C"
 import (
 	"context"
 	"runtime"
+	"sync"
 	"unsafe"
 )
 
@@ -37,10 +38,11 @@ func (c *Cache) GetMany(ctx context.Context, keys []string, options ReadOptions)
 	if err := options.fill(&given, &pin); err != nil {
 		return nil, err
 	}
-	bytes, lengths := joined(keys)
+	joined := join(keys)
+	defer joined.done()
 	var made *C.wc_many
 	err := c.core.read(ctx, wait{options.Read, options.WaitTimeout}, func(cache *C.watchcore_cache) *C.watchcore_error {
-		return C.wc_get_many(cache, borrowedBytes(bytes), unsafe.SliceData(lengths), C.size_t(len(keys)), &given, &made)
+		return C.wc_get_many(cache, borrowedBytes(joined.bytes), unsafe.SliceData(joined.lengths), C.size_t(len(keys)), &given, &made)
 	})
 	if err != nil {
 		return nil, err
@@ -56,26 +58,38 @@ func (s *Snapshot) GetMany(keys []string) (*Page, error) {
 		return nil, err
 	}
 	defer s.handle.release()
-	bytes, lengths := joined(keys)
+	joined := join(keys)
+	defer joined.done()
 	var made *C.wc_many
-	if err := failed(C.wc_snapshot_get_many(p, borrowedBytes(bytes), unsafe.SliceData(lengths), C.size_t(len(keys)), &made)); err != nil {
+	if err := failed(C.wc_snapshot_get_many(p, borrowedBytes(joined.bytes), unsafe.SliceData(joined.lengths), C.size_t(len(keys)), &made)); err != nil {
 		return nil, err
 	}
 	return pageOfMany(made, s.position, s.state), nil
 }
 
-// joined copies the keys one after another, because memory that is passed to C must not contain Go pointers.
-func joined(keys []string) (bytes []byte, lengths []C.size_t) {
-	total := 0
+// joinedKeys is a copy of keys, one after another, because memory that is passed to C must not contain Go pointers.
+type joinedKeys struct {
+	bytes   []byte
+	lengths []C.size_t
+}
+
+var joinedPool = sync.Pool{New: func() any { return new(joinedKeys) }}
+
+func join(keys []string) *joinedKeys {
+	j := joinedPool.Get().(*joinedKeys)
+	j.bytes, j.lengths = j.bytes[:0], j.lengths[:0]
 	for _, key := range keys {
-		total += len(key)
+		j.bytes = append(j.bytes, key...)
+		j.lengths = append(j.lengths, C.size_t(len(key)))
 	}
-	bytes, lengths = make([]byte, 0, total), make([]C.size_t, len(keys))
-	for i, key := range keys {
-		bytes = append(bytes, key...)
-		lengths[i] = C.size_t(len(key))
+	return j
+}
+
+// done keeps the memory for the next call, unless it is large.
+func (j *joinedKeys) done() {
+	if cap(j.bytes) <= arenaKept && cap(j.lengths) <= arenaKept/8 {
+		joinedPool.Put(j)
 	}
-	return bytes, lengths
 }
 
 // pageOfMany takes over what C returned.
