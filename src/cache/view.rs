@@ -57,6 +57,7 @@ impl<'a> StateView<'a> {
 
     /// The live key-value of one key at `head`, found by the hash table of slots. `Err`: the head has left the window.
     /// O(1).
+    #[inline(always)]
     pub(crate) fn find(
         inner: &Inner,
         head: u64,

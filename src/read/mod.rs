@@ -17,7 +17,7 @@ use crate::batch::Batch;
 use crate::cache::{Cache, StateView};
 use crate::data::key_value::KeyValue;
 use crate::error::show;
-use crate::error::{Result, say};
+use crate::error::{Error, Result, say};
 use crate::filter::matcher::Matcher;
 use crate::filter::range::{Filter, Range};
 use crate::position::Position;
@@ -265,15 +265,18 @@ impl Cache {
         self.find(key, exact, matcher)
     }
 
+    #[inline(always)]
     fn key_of_get<'a>(&self, key: &'a [u8]) -> Result<&'a [u8]> {
-        if !key.is_empty() && starts_with(key, self.prefix()) {
-            return Ok(key);
-        }
-        Err(say::invalid(format!(
+        if !key.is_empty() && starts_with(key, self.prefix()) { Ok(key) } else { Err(self.outside(key)) }
+    }
+
+    #[cold]
+    fn outside(&self, key: &[u8]) -> Error {
+        say::invalid(format!(
             "get {}: the key must start with the cache's prefix {}. Ask for a key below it.",
             show(key),
             show(self.prefix())
-        )))
+        ))
     }
 
     fn matcher_of_get(&self, options: &ReadOptions) -> Result<Option<Matcher>> {

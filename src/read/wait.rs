@@ -141,10 +141,20 @@ impl Cache {
 /// The wait of a read, which comes before it.
 impl Cache {
     /// Blocks until the read can be answered. For exact ones: (position, head to read at).
-    #[inline]
+    #[inline(always)]
     pub(super) fn await_revision(&self, what: &str, read: Read, timeout: Duration) -> Result<Option<(Position, u64)>> {
         self.inner.check_ready(what)?;
-        let Some((asked, exact)) = read.asked() else { return Ok(None) };
+        read.asked().map_or(Ok(None), |asked| self.await_asked(what, asked, timeout))
+    }
+
+    /// Out of line: most reads ask for no revision.
+    #[inline(never)]
+    fn await_asked(
+        &self,
+        what: &str,
+        (asked, exact): (Position, bool),
+        timeout: Duration,
+    ) -> Result<Option<(Position, u64)>> {
         if let Some(mut waiter) = self.waiter_of_read(what, asked)? {
             waiter.wait(timeout).map_err(|error| self.not_reached(what, asked.revision, error))?;
         }
