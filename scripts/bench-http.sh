@@ -3,6 +3,7 @@
 # writes: `make bench-http`. What each row is: benches/http/main.rs.
 #
 # ROWS="fanout idle list latency deaf hostile"   which rows; WATCHERS="1000 10000" how many of them in fanout
+# RATES="100 1000"                   events a second in latency
 # ROWS=revoke WATCHERS=10000         half of the users lose their tokens
 # ROWS=soak MINUTES=60 SOAKED=5000   watches through haproxy, for an hour
 # NO_BUILD=1                             takes the binaries as they are
