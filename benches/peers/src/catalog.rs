@@ -199,7 +199,7 @@ pub const ROWS: &[Row] = &[
         name: "get-many",
         title: "Get of a hundred keys, a key",
         of: "objects",
-        figure: Figure::Cpu,
+        metric: Metric::Cpu,
         sizes: &[size(1000), size(150_000), size(1_000_000).not_quick()],
         includes: "A hundred keys at once, scattered over all: the newest version of each, all of one state, counted (in Go \
             a page of views), one byte of each loaded, and all dropped. Peers, and those of watchcore whose name says so, \
@@ -300,7 +300,7 @@ pub const ROWS: &[Row] = &[
         name: "informer-task",
         title: "Informer: a change until a handler on the same thread has it",
         of: "objects",
-        figure: Figure::Wall,
+        metric: Metric::Wall,
         sizes: &[size(10_000), size(150_000).not_quick()],
         includes: INFORMER_TASK,
     },

@@ -34,7 +34,6 @@ impl Publisher {
         let writer = cache.writer().expect("is free");
         (cache, Publisher { writer, revision: 0 })
     }
-
 }
 
 fn subscribe(cache: &Cache, interest: Interest) -> SubscribeBuilder {
