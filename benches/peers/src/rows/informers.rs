@@ -210,12 +210,21 @@ fn beside_stalled(objects: usize) -> Measured {
 fn bytes_of_stalled(changes: usize) -> Measured {
     const OBJECTS: usize = 1000;
     let mut flow = Flow::begun(stalled(OBJECTS), OBJECTS);
+    // The thread that frees is let keep up: the writer's heap keeps the memory of what waits for it.
+    let mut write = |changes: usize| {
+        for number in 0..changes {
+            flow.write_one();
+            if number % 1000 == 0 {
+                flow.settle();
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+        flow.settle();
+    };
     // The log is as long as it becomes.
-    (0..200_000).for_each(|_| flow.write_one());
-    flow.settle();
+    write(200_000);
     let before = settled();
-    (0..changes).for_each(|_| flow.write_one());
-    flow.settle();
+    write(changes);
     let bytes = settled().saturating_sub(before);
     // The stalled handler never ends: the process does.
     std::mem::forget(flow);
