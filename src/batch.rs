@@ -174,6 +174,27 @@ impl Batch {
     }
 
     /// The events, in order.
+    ///
+    /// ```
+    /// use std::collections::BTreeMap;
+    /// use watchcore::{Cache, Change, Kind, Start};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut writer = cache.writer()?;
+    /// let mut all = cache.subscribe(Start::After(0)).open()?;
+    /// writer.apply(1, [Change::put("/a", "1"), Change::put("/b", "1")])?;
+    /// writer.apply(2, [Change::delete("/a"), Change::put("/b", "2")])?;
+    /// let mut copy = BTreeMap::new();
+    /// for event in all.poll(64)?.events() {
+    ///     match event.kind() {
+    ///         Kind::Added | Kind::Modified => _ = copy.insert(event.key().to_vec(), event.value().map(Vec::from)),
+    ///         Kind::Deleted => _ = copy.remove(event.key()),
+    ///         _ => {} // a mark: it has no key
+    ///     }
+    /// }
+    /// assert_eq!(copy.keys().collect::<Vec<_>>(), [b"/b"]);
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     #[inline]
     pub fn events(&self) -> &[Event] {
         match &self.body {
@@ -196,6 +217,19 @@ impl Batch {
     /// Whether it ends inside a revision: that is longer than an eighth of a segment or than the
     /// asked maximum, and continues in the next batch. An empty one that continues is a part of an initial state, see
     /// [`SubscribeBuilder::initial_batch_bytes`](crate::SubscribeBuilder::initial_batch_bytes).
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Start};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut all = cache.subscribe(Start::Now).open()?;
+    /// cache.writer()?.apply(4, [Change::put("/a", "1"), Change::put("/b", "1"), Change::put("/c", "1")])?;
+    /// let begin = all.poll(2)?;
+    /// assert_eq!((begin.len(), begin.continues(), begin.position().revision), (2, true, 0), "4 is not whole yet");
+    /// let end = all.poll(2)?;
+    /// assert_eq!((end.len(), end.continues(), end.position().revision), (1, false, 4));
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn continues(&self) -> bool {
         self.continues
     }

@@ -391,7 +391,23 @@ impl Event {
         self.kv().and_then(KeyValue::value_str)
     }
 
-    /// The value before, if there was one and the log still has it.
+    /// The value before, if there was one and the log still has it. An event of the difference that follows a loss
+    /// ([`OnLag`](crate::OnLag)) has none where the value that the consumer had has left the window.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Start};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut writer = cache.writer()?;
+    /// writer.apply(1, [Change::put("/a", "")])?;
+    /// writer.apply(2, [Change::put("/a", "2")])?;
+    /// writer.apply(3, [Change::delete("/a")])?;
+    /// let batch = cache.subscribe(Start::After(0)).open()?.poll(10)?;
+    /// let before: Vec<_> = batch.events().iter().map(|event| event.prev_value()).collect();
+    /// assert_eq!(before, [None, Some(&b""[..]), Some(&b"2"[..])], "no value is not a value of length 0");
+    /// assert_eq!(batch.events()[2].value(), None);
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     #[inline]
     pub fn prev_value(&self) -> Option<&[u8]> {
         self.prev().and_then(KeyValue::value)
@@ -428,6 +444,19 @@ impl Event {
     }
 
     /// Revision of the last change of the value shown; in a deletion the last value's.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Start};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut writer = cache.writer()?;
+    /// writer.apply(3, [Change::put("/a", "1")])?;
+    /// writer.apply(9, [Change::delete("/a")])?;
+    /// let batch = cache.subscribe(Start::After(3)).open()?.poll(10)?;
+    /// let gone = &batch.events()[0];
+    /// assert_eq!((gone.revision(), gone.mod_revision()), (9, 3), "deleted at 9, and its value was of 3");
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn mod_revision(&self) -> u64 {
         self.kv().map_or(0, KeyValue::mod_revision)
     }
@@ -442,7 +471,8 @@ impl Event {
         self.kv().map_or(0, KeyValue::lease)
     }
 
-    /// Made by a resync.
+    /// Made by a resync, or by what follows a loss ([`OnLag`](crate::OnLag)): not a change at [`Event::revision`],
+    /// which is that of the new state.
     pub fn is_synthetic(&self) -> bool {
         self.0.flags & flags::SYNTHETIC != 0
     }
@@ -453,6 +483,20 @@ impl Event {
     }
 
     /// The bookmark after the last object of the initial state.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Start};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut writer = cache.writer()?;
+    /// writer.apply(3, [Change::put("/b", "1")])?;
+    /// writer.apply(7, [Change::put("/a", "1")])?;
+    /// let batch = cache.subscribe(Start::State).open()?.poll(10)?;
+    /// let seen: Vec<_> = batch.events().iter().map(|event| (event.revision(), event.is_initial_state())).collect();
+    /// assert_eq!(seen, [(7, true), (3, true), (7, false)], "by key, each with its own revision; then the bookmark");
+    /// assert!(batch.events()[2].ends_initial_state());
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn ends_initial_state(&self) -> bool {
         self.0.flags & flags::INITIAL_STATE_END != 0
     }

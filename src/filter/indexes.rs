@@ -52,6 +52,20 @@ impl Index {
     }
 
     /// An index by the value of a declared field: for selectors `name=value`.
+    ///
+    /// ```
+    /// use watchcore::{Attribute, Cache, Change, Index, ReadPath, Start};
+    ///
+    /// let cache = Cache::builder("/").field(Attribute::key_segment("ns", 0)).index(Index::field("ns")).build()?;
+    /// let mut writer = cache.writer()?;
+    /// let open = |selector: &str| cache.subscribe(Start::Now).fields(selector)?.open();
+    /// let (mut shop, mut others) = (open("ns=shop")?, open("ns!=shop")?);
+    /// writer.apply(1, [Change::put("/shop/a", "1")])?;
+    /// assert!(shop.poll(10)?.len() == 1 && others.poll(10)?.is_empty());
+    /// assert_eq!(shop.stats().read_path.to_string(), "chain by field ns");
+    /// assert_eq!(others.stats().read_path, ReadPath::Scan, "the index has no bucket for it");
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn field(name: &str) -> Index {
         Index(By::Field(name.into()))
     }

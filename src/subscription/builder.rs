@@ -50,7 +50,8 @@ pub struct SubscribeBuilder {
 }
 
 impl Cache {
-    /// Options of a new subscription that begins at `start`.
+    /// Options of a new subscription that begins at `start`. Nothing happens before [`SubscribeBuilder::open`], and any
+    /// number of subscriptions may be open.
     pub fn subscribe(&self, start: Start) -> SubscribeBuilder {
         SubscribeBuilder {
             cache: self.clone(),
@@ -69,6 +70,16 @@ impl Cache {
 impl SubscribeBuilder {
     /// A name for people (default: none): in [`Cache::subscriptions`], in its errors and log lines. It need
     /// not be unique. Its bytes count as the subscription's memory.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Start};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut billing = cache.subscribe(Start::Now).name("billing").open()?;
+    /// cache.close();
+    /// assert!(billing.poll(10).unwrap_err().message().starts_with("subscription \"billing\":"));
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn name(mut self, name: impl Into<String>) -> SubscribeBuilder {
         self.name = name.into();
         self
@@ -108,24 +119,86 @@ impl SubscribeBuilder {
     }
 
     /// Only objects that a field selector selects: see [`Filter::fields`].
+    /// For this subscription an object that changes so that it is selected is Added, and one that is no longer selected
+    /// is Deleted. [`SubscribeBuilder::labels`] and [`Filter::predicate`] decide the kinds in the same way.
+    ///
+    /// ```
+    /// use watchcore::{Attribute, Cache, Change, Kind, Start};
+    ///
+    /// let cache = Cache::builder("/").field(Attribute::json("node", "/node")?).build()?;
+    /// let mut writer = cache.writer()?;
+    /// let mut on_a = cache.subscribe(Start::Now).fields("node=a")?.open()?;
+    /// writer.apply(1, [Change::put("/pod", r#"{"node":"b"}"#)])?;
+    /// writer.apply(2, [Change::put("/pod", r#"{"node":"a"}"#)])?;
+    /// writer.apply(3, [Change::put("/pod", r#"{"node":"b"}"#)])?;
+    /// let batch = on_a.poll(10)?;
+    /// let seen: Vec<_> = batch.events().iter().map(|event| (event.revision(), event.kind())).collect();
+    /// assert_eq!(seen, [(2, Kind::Added), (3, Kind::Deleted)], "it came to node a, and left it");
+    /// assert_eq!((batch.events()[1].value(), batch.events()[1].prev_value()), (None, Some(&br#"{"node":"a"}"#[..])));
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn fields(mut self, selector: impl AsRef<[u8]>) -> Result<SubscribeBuilder> {
         self.filter = self.filter.fields(selector)?;
         Ok(self)
     }
 
     /// Only these kinds of changes, in addition to the restrictions before: see [`Filter::types`].
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Kind, Start};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut writer = cache.writer()?;
+    /// writer.apply(1, [Change::put("/a", "1")])?;
+    /// let mut modified = cache.subscribe(Start::State).types(&[Kind::Modified]).open()?;
+    /// writer.apply(2, [Change::put("/a", "2")])?;
+    /// let state = modified.poll(10)?;
+    /// assert!(state.len() == 1 && state.events()[0].ends_initial_state(), "an object of the state is Added");
+    /// assert_eq!(modified.poll(10)?.events()[0].revision(), 2);
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn types(mut self, kinds: &[Kind]) -> SubscribeBuilder {
         self.filter = self.filter.types(kinds);
         self
     }
 
     /// Shows etcd's PUT and DELETE instead of Added, Modified and Deleted.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Kind, Start};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut writer = cache.writer()?;
+    /// let mut raw = cache.subscribe(Start::Now).raw_types(true).open()?;
+    /// writer.apply(1, [Change::put("/a", "1")])?;
+    /// writer.apply(2, [Change::put("/a", "2")])?;
+    /// writer.apply(3, [Change::delete("/a")])?;
+    /// let kinds: Vec<Kind> = raw.poll(10)?.events().iter().map(|event| event.kind()).collect();
+    /// assert_eq!(kinds, [Kind::Put, Kind::Put, Kind::Delete]);
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn raw_types(mut self, raw: bool) -> SubscribeBuilder {
         self.raw = raw;
         self
     }
 
-    /// Asks for bookmarks when there is nothing else and the position moved.
+    /// Asks for bookmarks when there is nothing else and the position moved. A bookmark says that everything up to its
+    /// revision was delivered: for consumers that save their position, and whose filter passes little. Default: none
+    /// but the one that ends an initial state, which always comes.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use watchcore::{Cache, Change, Kind, Start};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut quiet = cache.subscribe(Start::Now).key("/a").bookmarks(true).bookmark_interval(Duration::ZERO).open()?;
+    /// cache.writer()?.apply(7, [Change::put("/b", "1")])?;
+    /// assert!(quiet.wait(Duration::from_secs(30))?, "a bookmark ends a wait");
+    /// let batch = quiet.poll(10)?;
+    /// assert_eq!((batch.events()[0].kind(), batch.events()[0].revision()), (Kind::Bookmark, 7));
+    /// assert!(quiet.poll(10)?.is_empty(), "none before the position moves again");
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn bookmarks(mut self, bookmarks: bool) -> SubscribeBuilder {
         self.bookmarks = bookmarks;
         self
@@ -138,12 +211,40 @@ impl SubscribeBuilder {
     }
 
     /// Batches never end inside a revision, also where that is longer than the asked maximum.
+    /// Such a batch keeps all of the log in which its revision lies. The initial state is still cut at the maximum.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Start};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut whole = cache.subscribe(Start::Now).whole_revisions(true).open()?;
+    /// let mut parts = cache.subscribe(Start::Now).open()?;
+    /// cache.writer()?.apply(1, [Change::put("/a", "1"), Change::put("/b", "1"), Change::put("/c", "1")])?;
+    /// let (all, first) = (whole.poll(1)?, parts.poll(1)?);
+    /// assert_eq!((all.len(), all.continues()), (3, false));
+    /// assert_eq!((first.len(), first.continues()), (1, true));
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn whole_revisions(mut self, whole: bool) -> SubscribeBuilder {
         self.how.whole_revisions = whole;
         self
     }
 
     /// How long `StateAtLeast` waits (default 3 s).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use watchcore::{Cache, Change, Code, Start};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let start = |timeout| cache.subscribe(Start::StateAtLeast(8)).start_timeout(timeout).open();
+    /// let (mut patient, mut hasty) = (start(Duration::from_secs(60))?, start(Duration::ZERO)?); // neither call waits
+    /// assert!(patient.poll(10)?.is_empty());
+    /// assert_eq!(hasty.poll(10).unwrap_err().code(), Code::FutureRevision);
+    /// cache.writer()?.apply(8, [Change::put("/a", "1")])?;
+    /// assert_eq!(patient.poll(10)?.len(), 2, "the state, and its end");
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn start_timeout(mut self, timeout: Duration) -> SubscribeBuilder {
         self.start.timeout = timeout;
         self
@@ -170,12 +271,45 @@ impl SubscribeBuilder {
     }
 
     /// Ends with RESYNCED at a resync, instead of handing out its marks and difference.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Code, ResyncReason, Start};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut writer = cache.writer()?;
+    /// let mut strict = cache.subscribe(Start::Now).stop_on_resync(true).open()?;
+    /// writer.apply(5, [Change::put("/a", "1")])?;
+    /// writer.resync(9, [], ResyncReason::Compacted)?;
+    /// assert_eq!(strict.poll(10)?.len(), 1, "what was before the resync");
+    /// assert_eq!(strict.poll(10).unwrap_err().code(), Code::Resynced); // then CLOSED
+    /// assert_eq!(strict.position().revision, 5);
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn stop_on_resync(mut self, stop: bool) -> SubscribeBuilder {
         self.how.stop_on_resync = stop;
         self
     }
 
     /// The policy after a loss of events (default: [`OnLag::Stop`]).
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Code, Kind, OnLag, Start};
+    ///
+    /// let cache = Cache::builder("/").capacity(128).build()?;
+    /// let mut writer = cache.writer()?;
+    /// let start = |policy| cache.subscribe(Start::State).on_lag(policy).open();
+    /// let (mut resnapshot, mut conflate) = (start(OnLag::Resnapshot)?, start(OnLag::Conflate)?);
+    /// assert!(resnapshot.poll(10)?.len() == 1 && conflate.poll(10)?.len() == 1, "the end of the empty state");
+    /// for revision in 1..=1000 {
+    ///     writer.apply(revision, [Change::put("/a", "1")])?;
+    /// }
+    /// assert_eq!(resnapshot.poll(10).unwrap_err().code(), Code::Lagged);
+    /// let kinds: Vec<Kind> = resnapshot.poll(10)?.events().iter().map(|event| event.kind()).collect();
+    /// assert_eq!(kinds, [Kind::Resync, Kind::Added, Kind::Resync], "the difference from the empty state");
+    /// let latest = conflate.poll(10)?; // no error: 1000 changes became one
+    /// assert_eq!((latest.len(), latest.events()[0].kind(), latest.events()[0].revision()), (1, Kind::Added, 1000));
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn on_lag(mut self, policy: OnLag) -> SubscribeBuilder {
         self.how.on_lag = policy;
         self
@@ -184,6 +318,20 @@ impl SubscribeBuilder {
     /// Ends the subscription with LAGGED, whatever its policy, once it is more than this many events behind; 0 (the
     /// default) is no limit. Each poll that finds events checks the limit, and the notifier does four times a second. A
     /// wait does not check it, but ends when the check has closed the subscription.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Code, OnLag, Start};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut slow = cache.subscribe(Start::Now).on_lag(OnLag::Conflate).max_lag_events(2).open()?;
+    /// cache.writer()?.apply(1, [Change::put("/a", "1"), Change::put("/b", "1"), Change::put("/c", "1")])?;
+    /// let error = slow.poll(10).unwrap_err();
+    /// assert_eq!(error.code(), Code::Lagged); // whatever the policy; then CLOSED
+    /// // The log still has the events here, so another subscription can take them.
+    /// let mut next = cache.subscribe(Start::AfterIn(error.position())).open()?;
+    /// assert_eq!(next.poll(10)?.len(), 3);
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn max_lag_events(mut self, events: u64) -> SubscribeBuilder {
         self.max_lag.events = if events == 0 { u64::MAX } else { events };
         self
@@ -203,6 +351,18 @@ impl SubscribeBuilder {
     ///
     /// CLOSED; INVALID_ARGUMENT where the filter names undeclared attributes, or where its range lies outside the
     /// cache's prefix or is reversed; FUTURE_REVISION above [`MAX_REVISION`](crate::MAX_REVISION); COMPACTED.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Code, Start};
+    ///
+    /// let cache = Cache::builder("/registry/").build()?;
+    /// let outside = cache.subscribe(Start::Now).prefix("/other/").open();
+    /// assert_eq!(outside.unwrap_err().code(), Code::InvalidArgument);
+    /// let undeclared = cache.subscribe(Start::Now).fields("spec.nodeName=a")?.open();
+    /// assert_eq!(undeclared.unwrap_err().code(), Code::InvalidArgument);
+    /// assert!(cache.subscribe(Start::After(100)).open()?.poll(10)?.is_empty(), "a revision to come is waited for");
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn open(mut self) -> Result<Subscription> {
         let name = std::mem::take(&mut self.name);
         self.open_as(&name).map_err(|error| error.of_subscription(&name))

@@ -69,6 +69,21 @@ impl Subscription {
 
     /// Blocks until a poll has something, at most `timeout` (`Duration::MAX`: for ever). True: a poll has an event, a
     /// mark, or an error to report. False: the time is up. CLOSED once everything was handed out.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use watchcore::{Cache, Change, Start};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut one = cache.subscribe(Start::Now).key("/a").open()?;
+    /// let mut writer = cache.writer()?;
+    /// let writing = std::thread::spawn(move || writer.apply(1, [Change::put("/a", "1")]));
+    /// assert!(one.wait(Duration::from_secs(30))?); // events of other keys do not end it
+    /// assert_eq!(one.poll(10)?.len(), 1);
+    /// assert!(!one.wait(Duration::ZERO)?, "nothing is left");
+    /// writing.join().unwrap()?;
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn wait(&mut self, timeout: Duration) -> Result<bool> {
         let until = Instant::now().checked_add(timeout);
         self.awake(|awake| awake.wait(until))
@@ -100,6 +115,21 @@ impl Subscription {
     ///
     /// With the feature `async` a subscription is a stream of the same batches. Not an iterator: a batch can be an
     /// error, and the loop continues after some.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Start};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut all = cache.subscribe(Start::Now).open()?;
+    /// cache.writer()?.apply(1, [Change::put("/a", "1"), Change::put("/b", "1")])?;
+    /// cache.close();
+    /// let mut events = 0;
+    /// while let Some(batch) = all.next_batch()? {
+    ///     events += batch.len();
+    /// }
+    /// assert_eq!(events, 2, "what was published before the close; then `None`");
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn next_batch(&mut self) -> Result<Option<Batch>> {
         self.awake(|awake| {
             loop {
@@ -143,6 +173,19 @@ impl Subscription {
 
     /// The position: every match up to and with it was handed out. 0 during the initial state. After an empty poll it
     /// is not below any position of the cache that was seen before that poll.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Start};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut writer = cache.writer()?;
+    /// let mut one = cache.subscribe(Start::Now).key("/a").open()?;
+    /// writer.apply(5, [Change::put("/b", "1")])?;
+    /// assert_eq!(one.position().revision, 0, "it moves by polls");
+    /// assert!(one.poll(10)?.is_empty());
+    /// assert_eq!(one.position().revision, 5, "everything up to 5 was looked at");
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn position(&self) -> Position {
         self.shared.position()
     }

@@ -64,6 +64,32 @@ impl WakeSet {
 
     /// Writes the tags of ready members into `tags` and returns their number; members that have no room stay listed. A
     /// member's tag is listed at most once until it is taken, and not any more once the member has left.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use watchcore::{Cache, Change, Start, WakeSet};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let set = WakeSet::new()?;
+    /// let open = |key| cache.subscribe(Start::Now).key(key).open();
+    /// let mut members = [open("/a")?, open("/b")?];
+    /// for (tag, member) in (0..).zip(&mut members) {
+    ///     set.add(member, tag)?;
+    ///     member.arm()?;
+    /// }
+    /// cache.writer()?.apply(1, [Change::put("/a", "1"), Change::put("/b", "1")])?;
+    /// let (mut events, mut tags) = (0, [0; 1]); // room for one tag: the other stays listed
+    /// while events < 2 && set.wait(Duration::from_secs(30)) {
+    ///     let ready = set.take(&mut tags);
+    ///     for tag in &tags[..ready] {
+    ///         let member = &mut members[*tag as usize];
+    ///         events += member.poll(64)?.len();
+    ///         member.arm()?; // lists it again at once if the poll has left something, or more has come
+    ///     }
+    /// }
+    /// assert_eq!(events, 2);
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn take(&self, tags: &mut [u64]) -> usize {
         let mut count = 0;
         self.shared.take(tags.len(), false, |tag| {
