@@ -188,7 +188,8 @@ pub struct Stats {
     /// Bytes that this process has retired, and that the reclaimer's thread has not freed yet. Not part of
     /// [`Stats::bytes`]. Beyond a bound writers wait: 64 MiB and an eighth of each cache's `capacity_bytes`.
     pub unfreed_bytes: u64,
-    /// Panics of foreign code that were caught in this process (decoders, drops of decoded values, wakers).
+    /// Panics of foreign code that were caught in this process: extractors, decoders, drops of decoded values, wakers,
+    /// sources, and predicates while their subscription sleeps.
     pub caught_panics: u64,
 }
 

@@ -69,7 +69,7 @@ macro_rules! codes {
                 match self { $(Code::$name => $exit,)* }
             }
 
-            /// Whether the same call may succeed later without any other step.
+            /// Whether the same call may succeed later without any other step; see [`Code::retry_after`].
             pub const fn is_retryable(self) -> bool {
                 match self { $(Code::$name => $retry,)* }
             }
@@ -108,6 +108,15 @@ impl Code {
     /// How long to wait before the same call is made again, as an answer over HTTP says it (`Retry-After`): a second, where
     /// the call may succeed then and the status is one that clients look for this with (429, 503, 504). `None` elsewhere:
     /// whoever is told to come again to what is closed, comes for ever.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use watchcore::Code;
+    ///
+    /// assert_eq!(Code::NotReady.retry_after(), Some(Duration::from_secs(1)));
+    /// assert!(Code::Busy.is_retryable() && Code::Busy.retry_after().is_none(), "the other handle has to go first");
+    /// assert_eq!(Code::Compacted.retry_after(), None, "the same call never succeeds again: list again");
+    /// ```
     pub const fn retry_after(self) -> Option<Duration> {
         match self.http_status() {
             429 | 503 | 504 if self.is_retryable() => Some(Duration::from_secs(1)),
@@ -115,7 +124,19 @@ impl Code {
         }
     }
 
-    /// Whether the handle that answered it is of no further use.
+    /// Whether the handle that answered it is of no further use, whatever handle that was. A subscription may have
+    /// ended with another code, too: see [`Subscription::poll`](crate::Subscription::poll).
+    ///
+    /// ```
+    /// use watchcore::{Cache, Code, Start};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut subscription = cache.subscribe(Start::Now).open()?;
+    /// cache.close();
+    /// assert!(subscription.poll(10).unwrap_err().is_fatal());
+    /// assert!(!Code::Lagged.is_fatal(), "the policy of the subscription decides whether it continues");
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub const fn is_fatal(self) -> bool {
         matches!(self, Code::Closed | Code::Panic | Code::Internal)
     }
@@ -155,6 +176,15 @@ pub struct Error(Arc<ErrorBody>);
 
 impl Error {
     /// An error with this code and message and no numbers.
+    ///
+    /// ```
+    /// use watchcore::{Code, Error};
+    ///
+    /// let error = Error::new(Code::Compacted, "list at 3: compacted. List again.").with_asked(3).with_oldest(9);
+    /// assert_eq!((error.asked(), error.oldest(), error.current()), (3, 9, 0));
+    /// assert_eq!(error.to_string(), "list at 3: compacted. List again.");
+    /// assert_eq!(format!("{error:?}"), "COMPACTED: list at 3: compacted. List again.");
+    /// ```
     pub fn new(code: Code, message: impl Into<String>) -> Error {
         Error(Arc::new(ErrorBody {
             code,
@@ -202,12 +232,32 @@ impl Error {
     pub fn lost_to(&self) -> u64 {
         self.0.lost_to
     }
-    /// The consumer's position: where it may resume.
+    /// The position of the consumer when it met the error. A new subscription can resume there
+    /// ([`Start::AfterIn`](crate::Start::AfterIn)) while the revision after it is in the window: after a limit of lag
+    /// ([`SubscribeBuilder::max_lag_events`](crate::SubscribeBuilder::max_lag_events)) it often is, and after a loss of
+    /// events that have left the window it is not.
     pub fn position(&self) -> Position {
         self.0.position
     }
     /// With COMPACTED in the middle of a list: the token that continues at the same key in the newest
     /// state.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Code, Range, Read, ReadOptions};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut writer = cache.writer()?;
+    /// writer.apply(5, [Change::put("/a", "1"), Change::put("/b", "1")])?;
+    /// let first = cache.list(&Range::all(), Read::Any, 1)?;
+    /// writer.apply(6, [Change::put("/b", "2")])?;
+    /// writer.compact(6)?; // the state of revision 5, of which the page is, can no longer be read
+    /// let next = |token: &str| cache.list_with(&Range::all(), &ReadOptions::default().continue_from(token));
+    /// let error = next(first.continue_token().unwrap()).unwrap_err();
+    /// assert_eq!(error.code(), Code::Compacted);
+    /// let rest = next(error.continue_token().unwrap())?;
+    /// assert_eq!((rest.revision(), rest.items()[0].value_str()), (6, Some("2")), "of another state");
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn continue_token(&self) -> Option<&str> {
         self.0.token.as_deref()
     }

@@ -117,6 +117,22 @@ impl<'a> Change<'a> {
     }
 
     /// Sets a value; create revision and version follow from the key's state, the lease is 0.
+    /// The apply copies key and value. A put of an equal value is a change like any other: an event, and a new version.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut writer = cache.writer()?;
+    /// writer.apply(1, [Change::put("/a", "1")])?;
+    /// writer.apply(2, [Change::put("/a", "2")])?;
+    /// let numbers = |kv: &watchcore::KeyValue| (kv.create_revision(), kv.mod_revision(), kv.version());
+    /// assert_eq!(numbers(&writer.get(b"/a").unwrap()), (1, 2, 2));
+    /// writer.apply(3, [Change::delete("/a")])?;
+    /// writer.apply(4, [Change::put("/a", "3")])?;
+    /// assert_eq!(numbers(&writer.get(b"/a").unwrap()), (4, 4, 1), "created anew");
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn put(key: &'a (impl AsRef<[u8]> + ?Sized), value: &'a (impl AsRef<[u8]> + ?Sized)) -> Change<'a> {
         Change { key: key.as_ref(), value: Some(value.as_ref()), operation: Operation::Put }
     }
@@ -145,6 +161,20 @@ impl<'a> Change<'a> {
     }
 
     /// Sets a value that brings its own numbers; its `mod_revision` must be the revision applied.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Code, Record};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut writer = cache.writer()?;
+    /// let record = Record { key: b"/a", value: b"1", create_revision: 3, mod_revision: 9, version: 4, lease: 77 };
+    /// let other = writer.apply(10, [Change::put_exact(record)]).unwrap_err();
+    /// assert_eq!(other.code(), Code::InvalidArgument, "its mod_revision is 9");
+    /// writer.apply(9, [Change::put_exact(record)])?;
+    /// let kv = writer.get(b"/a").unwrap();
+    /// assert_eq!((kv.create_revision(), kv.version(), kv.lease()), (3, 4, 77));
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn put_exact(record: Record<'a>) -> Change<'a> {
         Change { key: record.key, value: Some(record.value), operation: Operation::Exact(record.meta()) }
     }

@@ -97,6 +97,21 @@ impl Writer {
     ///
     /// Refused, changing nothing: a key twice, an empty or too long key, a key outside the prefix, a too long value,
     /// revisions that cannot be (INVALID_ARGUMENT).
+    ///
+    /// ```
+    /// use watchcore::{Cache, Code, Record};
+    ///
+    /// let record = |key: &'static str, revision| Record {
+    ///     key: key.as_bytes(), value: b"x", create_revision: 1, mod_revision: revision, version: 1, lease: 0,
+    /// };
+    /// let cache = Cache::builder("/").expect_load(true).build()?;
+    /// let mut writer = cache.writer()?;
+    /// let newer = writer.load(7, [record("/a", 8)]).unwrap_err();
+    /// assert_eq!(newer.code(), Code::InvalidArgument, "a listing at 7 has nothing of revision 8");
+    /// writer.load(7, [record("/b", 7), record("/a", 3)])?; // in any order
+    /// assert_eq!(writer.load(8, []).unwrap_err().code(), Code::OutOfOrder, "once: then `resync`");
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn load<'a>(&mut self, revision: u64, records: impl IntoIterator<Item = Record<'a>>) -> Result<()> {
         let mut loading = self.begin_load(revision)?;
         self.load_more(&mut loading, records)?;

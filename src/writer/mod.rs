@@ -187,9 +187,27 @@ impl Writer {
 
     /// Applies the changes of one revision: readers see all of them or none (I2).
     ///
-    /// Refused, changing nothing: a revision that does not rise (OUT_OF_ORDER), a delete of an
-    /// absent key, a key twice, an empty or too long key, a key outside the prefix, a too long
-    /// value. No changes at all is [`Writer::progress`].
+    /// Refused, changing nothing: a revision that does not rise (OUT_OF_ORDER); a delete of an absent key, a key twice,
+    /// an empty or too long key, a key outside the prefix, a too long value, numbers of [`Change::put_exact`] that
+    /// cannot be (INVALID_ARGUMENT); anything before the first listing (NOT_READY) or after the close (CLOSED). No
+    /// changes at all is [`Writer::progress`].
+    ///
+    /// Never waits for a reader; it waits for the thread that frees memory while more than a bound is to be freed
+    /// ([`Stats::unfreed_bytes`](crate::Stats::unfreed_bytes)). O(changes); runs each extractor once for each put.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Code, Read};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut writer = cache.writer()?;
+    /// writer.apply(1, [Change::put("/a", "1")])?;
+    /// let refused = writer.apply(2, [Change::put("/b", "1"), Change::delete("/absent")]).unwrap_err();
+    /// assert_eq!(refused.code(), Code::InvalidArgument);
+    /// assert!(writer.get(b"/b").is_none(), "nothing of it was applied");
+    /// writer.apply(2, [Change::put("/b", "1"), Change::delete("/a")])?; // the revision can still be used
+    /// assert_eq!(cache.get("/a", Read::Exact(1))?.kv.unwrap().value_str(), Some("1"));
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn apply<'a>(&mut self, revision: u64, changes: impl IntoIterator<Item = Change<'a>>) -> Result<()> {
         let mut changes = changes.into_iter();
         // The common case takes no list.
@@ -258,6 +276,24 @@ impl Writer {
     /// puts, each by key, between the RESYNC marks of a new epoch. `revision` may lie below the current
     /// one: then nothing of the history before can be asked for any more. An empty difference at the
     /// same revision of the same history publishes nothing. O(n log n).
+    ///
+    /// Returns the position of the new state. NOT_READY before the first listing; INVALID_ARGUMENT, changing nothing,
+    /// for records that [`Writer::load`] refuses, and for the reason [`ResyncReason::Lagged`].
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Code, Read, Record, ResyncReason};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut writer = cache.writer()?;
+    /// writer.apply(5, [Change::put("/a", "1")])?;
+    /// let before = writer.position();
+    /// let same = Record { key: b"/a", value: b"1", create_revision: 5, mod_revision: 5, version: 1, lease: 0 };
+    /// assert_eq!(writer.resync(5, [same], ResyncReason::Requested)?, before, "nothing differs");
+    /// let back = writer.resync(2, [], ResyncReason::Requested)?; // whatever the reason given: the history went back
+    /// assert_eq!((back.revision, back.epoch), (2, before.epoch + 1));
+    /// assert_eq!(cache.get("/a", Read::ExactIn(before)).unwrap_err().code(), Code::Compacted);
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn resync<'a>(
         &mut self,
         revision: u64,
@@ -301,6 +337,19 @@ impl Writer {
 
     /// Says that nothing happened up to and with `revision`. A revision that is not above the
     /// current one is OUT_OF_ORDER, unless it is the current one.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Code, Read};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut writer = cache.writer()?;
+    /// writer.apply(4, [Change::put("/a", "1")])?;
+    /// writer.progress(7)?;
+    /// writer.progress(7)?; // again
+    /// assert_eq!(writer.progress(6).unwrap_err().code(), Code::OutOfOrder);
+    /// assert_eq!(cache.get("/a", Read::Exact(6))?.revision, 6, "a revision without events can be read, too");
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn progress(&mut self, revision: u64) -> Result<()> {
         let (inner, core) = self.open("progress")?;
         if !core.loaded {
@@ -328,6 +377,23 @@ impl Writer {
 
     /// Drops the events up to and with `revision`; the state there stays. Then `After(revision)`
     /// works and `After(revision - 1)` is COMPACTED. Live cursors below it read on.
+    /// A revision that was compacted before changes nothing. NOT_READY before the first listing, FUTURE_REVISION above
+    /// the current revision.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Code, Read};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut writer = cache.writer()?;
+    /// for revision in 1..=3 {
+    ///     writer.apply(revision, [Change::put("/a", "1")])?;
+    /// }
+    /// writer.compact(2)?;
+    /// assert_eq!(cache.oldest(), 3);
+    /// assert_eq!(cache.get("/a", Read::Exact(2))?.revision, 2, "the state at 2 stays");
+    /// assert_eq!(cache.get("/a", Read::Exact(1)).unwrap_err().code(), Code::Compacted);
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn compact(&mut self, revision: u64) -> Result<()> {
         let (inner, core) = self.open("compact")?;
         if !core.loaded {
@@ -356,6 +422,20 @@ impl Writer {
 
     /// For feeders: how fresh the source is. A failure before the first listing is what reads and
     /// waits answer until it is mended.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use watchcore::{Cache, Code, Error, Read, SourceState};
+    ///
+    /// let cache = Cache::builder("/").expect_load(true).build()?;
+    /// let mut writer = cache.writer()?;
+    /// writer.set_state(SourceState::Failed(Error::new(Code::PermissionDenied, "no right to read /")));
+    /// assert_eq!(cache.wait_ready(Duration::from_secs(30)).unwrap_err().code(), Code::PermissionDenied);
+    /// writer.load(5, [])?;
+    /// writer.set_state(SourceState::Stale(Error::new(Code::Unavailable, "away")));
+    /// assert_eq!(cache.get("/a", Read::Any)?.revision, 5, "reads continue from the listing");
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn set_state(&mut self, state: SourceState) {
         let mut info = lock(&self.inner.info);
         if self.inner.is_broken() {
@@ -381,6 +461,24 @@ impl Writer {
     ///
     /// BUSY while subscriptions of a cache that was born Ready are open: the listing to come would be
     /// no event for them.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use watchcore::{Cache, Source, State};
+    ///
+    /// struct Feeder;
+    /// impl Source for Feeder {
+    ///     fn wake(&self) {}
+    /// }
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut writer = cache.writer()?;
+    /// writer.attach(Arc::new(Feeder))?;
+    /// assert_eq!(cache.state(), State::NotReady, "a listing is to come");
+    /// writer.load(5, [])?;
+    /// drop(writer);
+    /// assert_eq!(cache.state(), State::Closed);
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn attach(&mut self, source: Arc<dyn Source>) -> Result<()> {
         // The lock under which a subscription is counted and looks whether the cache is Ready.
         let mut info = lock(&self.inner.info);
@@ -414,6 +512,25 @@ impl Writer {
 
     /// For feeders: a linearizable read that began after [`Writer::demand`] gave `ticket` said
     /// `revision`. Serves every ticket up to that one.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use watchcore::{Cache, Source, Want};
+    ///
+    /// struct Feeder;
+    /// impl Source for Feeder {
+    ///     fn wake(&self) {} // a feeder that sleeps is woken here
+    /// }
+    /// let cache = Cache::builder("/").expect_load(true).build()?;
+    /// let mut writer = cache.writer()?;
+    /// writer.attach(Arc::new(Feeder))?;
+    /// let mut reader = cache.waiter(Want::Consistent)?;
+    /// let ticket = writer.demand().consistent;
+    /// writer.serve_consistent(ticket, 12); // what the source answers to a read that begins after `demand`
+    /// assert_eq!(reader.poll()?.unwrap().revision, 12);
+    /// assert_eq!(writer.demand().consistent, 0, "every reader that asked before is served");
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn serve_consistent(&mut self, ticket: u64, revision: u64) {
         lock(&self.inner.info).consistent_revision = revision;
         self.inner.served.fetch_max(ticket, Release);
