@@ -67,6 +67,19 @@ impl Backoff {
 
     /// How long to wait after a failure at this time, where the server has asked for `least`, or for nothing. The calm is counted from the end of that
     /// wait: a server that asks for ten minutes each time does not begin anew each time.
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// use watchcore::Backoff;
+    ///
+    /// let (now, second) = (Instant::now(), Duration::from_secs(1));
+    /// let mut backoff = Backoff::new(second, 60 * second).with_jitter(0.0).with_factor(3.0);
+    /// assert_eq!(backoff.next_delay(now, Duration::ZERO), second);
+    /// assert_eq!(backoff.next_delay(now, 20 * second), 20 * second, "the server asked for more than 3 s");
+    /// assert_eq!(backoff.next_delay(now, Duration::ZERO), 9 * second, "it grew all the same");
+    /// backoff.reset();
+    /// assert_eq!(backoff.next_delay(now, Duration::ZERO), second);
+    /// ```
     pub fn next_delay(&mut self, now: Instant, least: Duration) -> Duration {
         // The calm counts from when the delay before this one was over.
         if self.last.is_some_and(|last| now.saturating_duration_since(last) > self.calm) {

@@ -74,6 +74,16 @@ impl<'t> JsonScan<'t> {
     }
 
     /// Whether the walk is over because the text has more than [`MAX_JSON_DEPTH`] arrays and objects inside each other.
+    ///
+    /// ```
+    /// use watchcore::json::{JsonScan, MAX_JSON_DEPTH};
+    ///
+    /// let nested = |depth| "[".repeat(depth) + &"]".repeat(depth);
+    /// assert!(JsonScan::new(nested(MAX_JSON_DEPTH).as_bytes()).pass().is_some());
+    /// let deeper = nested(MAX_JSON_DEPTH + 1);
+    /// let mut scan = JsonScan::new(deeper.as_bytes());
+    /// assert!(scan.pass().is_none() && scan.is_too_deep());
+    /// ```
     pub fn is_too_deep(&self) -> bool {
         self.is_too_deep
     }
@@ -123,6 +133,19 @@ impl<'t> JsonScan<'t> {
     }
 
     /// Takes an array: `element` takes each value.
+    ///
+    /// ```
+    /// use watchcore::json::JsonScan;
+    ///
+    /// let mut numbers = Vec::new();
+    /// let mut scan = JsonScan::new(b"[1, [2], \"3\", 4]");
+    /// scan.elements(|scan| match scan.peek()? {
+    ///     b'0'..=b'9' => scan.value().map(|number| numbers.push(number)),
+    ///     _ => scan.pass(),
+    /// })
+    /// .expect("an array");
+    /// assert_eq!(numbers, [b"1", b"4"]);
+    /// ```
     #[inline(always)]
     pub fn elements(&mut self, mut element: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
         let mut goes_on = self.enter(b'[')?;

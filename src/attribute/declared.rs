@@ -67,6 +67,22 @@ impl Attribute {
     /// # Errors
     /// INVALID_ARGUMENT with the 0-based byte position where the pointer is malformed. UNSUPPORTED
     /// without the crate's feature `json`.
+    ///
+    /// ```
+    /// use watchcore::{Attribute, Cache, Change};
+    ///
+    /// let cache = Cache::builder("/")
+    ///     .field(Attribute::json("replicas", "/spec/replicas")?)
+    ///     .field(Attribute::json("first", "/spec/hosts/0")?)
+    ///     .field(Attribute::json("hosts", "/spec/hosts")?)
+    ///     .build()?;
+    /// cache.writer()?.apply(1, [Change::put("/a", r#"{"spec":{"replicas":3,"hosts":["h1"]}}"#)])?;
+    /// let snapshot = cache.snapshot()?;
+    /// let kv = snapshot.get("/a").unwrap();
+    /// let of = |name| kv.attribute(cache.attribute_number(name).unwrap());
+    /// assert_eq!((of("replicas"), of("first"), of("hosts")), (Some(&b"3"[..]), Some(&b"h1"[..]), None));
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn json(name: impl Into<String>, pointer: &str) -> Result<Attribute> {
         let name = name.into();
         let pointer = json_pointer(&format!("attribute {name:?}, JSON pointer"), pointer)?;

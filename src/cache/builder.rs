@@ -121,6 +121,22 @@ impl Builder {
 
     /// The most events that the log holds (default 65,536; at least 128). The guaranteed window is 7/8 of it less one
     /// segment, unless [`Builder::capacity_bytes`] or [`Builder::keep`] asks for less.
+    /// A larger log lets readers fall further behind, and resume from longer ago. Keys that do not change take no place
+    /// in it.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Code, Start};
+    ///
+    /// let cache = Cache::builder("/").capacity(1024).build()?;
+    /// let mut writer = cache.writer()?;
+    /// for revision in 1..=5000 {
+    ///     writer.apply(revision, [Change::put("/a", "1")])?;
+    /// }
+    /// assert!((3977..=4233).contains(&cache.oldest()), "the last 768 to 1024 events");
+    /// assert!(cache.subscribe(Start::After(cache.oldest() - 1)).open().is_ok());
+    /// assert_eq!(cache.subscribe(Start::After(1)).open().unwrap_err().code(), Code::Compacted);
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn capacity(mut self, events: usize) -> Builder {
         self.capacity = events;
         self
@@ -131,6 +147,19 @@ impl Builder {
     /// resyncs, and deleted keys until their deletes have left. A revision that is larger is held whole until it leaves.
     /// Not counted are the tombstones of deletes that have left ([`crate::Stats::tombstone_bytes`]), which each change
     /// purges, at most two at a time.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change};
+    ///
+    /// let cache = Cache::builder("/").capacity_bytes(1 << 20).build()?;
+    /// let mut writer = cache.writer()?;
+    /// for revision in 1..=1000 {
+    ///     writer.apply(revision, [Change::put("/a", &[0u8; 10_000])])?;
+    /// }
+    /// assert!(cache.stats().window_bytes <= 1 << 20);
+    /// assert!(cache.oldest() > 800, "some hundred values of 10 KB fit, though the log may hold 65,536 events");
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn capacity_bytes(mut self, bytes: u64) -> Builder {
         self.capacity_bytes = bytes;
         self
@@ -171,6 +200,19 @@ impl Builder {
     }
 
     /// Makes the cache NOT_READY at first: reads wait for [`crate::Writer::load`]. A feeder's cache always begins so.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Code, Read, Start};
+    ///
+    /// let cache = Cache::builder("/").expect_load(true).build()?;
+    /// let mut writer = cache.writer()?;
+    /// let mut early = cache.subscribe(Start::State).open()?; // begins with the listing
+    /// assert_eq!(cache.get("/a", Read::Any).unwrap_err().code(), Code::NotReady);
+    /// assert_eq!(writer.apply(1, [Change::put("/a", "1")]).unwrap_err().code(), Code::NotReady);
+    /// writer.load(7, [])?;
+    /// assert!(early.poll(10)?.events()[0].ends_initial_state());
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn expect_load(mut self, expect: bool) -> Builder {
         self.expect_load = expect;
         self
@@ -184,6 +226,19 @@ impl Builder {
 
     /// Declares an attribute for field selectors and indexes: extracted once from each value that is
     /// written. An extractor that fails leaves it absent and is counted ([`crate::Stats::extract_failures`]).
+    ///
+    /// ```
+    /// use watchcore::{Attribute, Cache, Change, Start};
+    ///
+    /// let phase = Attribute::json("status.phase", "/status/phase")?;
+    /// let cache = Cache::builder("/").field(phase).build()?;
+    /// let mut running = cache.subscribe(Start::Now).fields("status.phase=Running")?.open()?;
+    /// let pod = r#"{"status":{"phase":"Running"}}"#;
+    /// cache.writer()?.apply(1, [Change::put("/pod", pod), Change::put("/text", "Running")])?;
+    /// assert_eq!(running.poll(10)?.len(), 1);
+    /// assert_eq!((cache.objects(), cache.stats().extract_failures), (2, 1), "stored, though it is not JSON");
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn field(mut self, attribute: Attribute) -> Builder {
         self.fields.push(attribute);
         self
@@ -197,6 +252,21 @@ impl Builder {
 
     /// Declares an index (at most 8): subscriptions whose filter fits it read only the events of their own bucket.
     /// [`Index`] describes the cost.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Index, Start};
+    ///
+    /// let cache = Cache::builder("/").index(Index::prefix(1)).build()?;
+    /// let mut writer = cache.writer()?;
+    /// let mut mine = cache.subscribe(Start::Now).prefix("/mine/").open()?;
+    /// writer.apply(1, [Change::put("/mine/a", "1")])?;
+    /// mine.poll(10)?; // from here on it reads the bucket
+    /// for revision in 2..=1000 {
+    ///     writer.apply(revision, [Change::put("/others/a", "1")])?;
+    /// }
+    /// assert!(mine.poll(10)?.is_empty() && mine.stats().looked_at < 10);
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn index(mut self, index: Index) -> Builder {
         self.indexes.push(index);
         self

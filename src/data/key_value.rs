@@ -172,6 +172,19 @@ impl KeyValue {
     /// The decoder's error belongs to the value and is the same for all. INVALID_ARGUMENT where the
     /// decoder makes another type than `T`, UNSUPPORTED where the cache has none. Blocks only while
     /// another thread decodes the same value. Not to be called by a decoder: see there.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Code, Read};
+    ///
+    /// let number = |_key: &[u8], value: &[u8]| String::from_utf8_lossy(value).parse::<u32>();
+    /// let cache = Cache::builder("/").decoder(number).build()?;
+    /// cache.writer()?.apply(1, [Change::put("/a", "17"), Change::put("/b", "seventeen")])?;
+    /// let kv = |key| cache.get(key, Read::Any).map(|answer| answer.kv.unwrap());
+    /// assert_eq!(kv("/a")?.decoded::<u32>()?, Some(&17));
+    /// assert_eq!(kv("/b")?.decoded::<u32>().unwrap_err().code(), Code::InvalidArgument); // the value itself is there
+    /// assert_eq!(kv("/a")?.decoded::<u64>().unwrap_err().code(), Code::InvalidArgument); // the decoder makes no u64
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn decoded<T: 'static>(&self) -> Result<Option<&T>> {
         let Some(value) = self.value() else { return Ok(None) };
         match self.cell() {

@@ -56,6 +56,15 @@ impl Range {
     }
 
     /// Path-aware: `/a/foo` holds `/a/foo` and `/a/foo/x`, and not `/a/foobar`.
+    /// A path that ends in `/` is the same range as that prefix.
+    ///
+    /// ```
+    /// use watchcore::Range;
+    ///
+    /// let foo = Range::path("/a/foo");
+    /// assert!(foo.contains(b"/a/foo") && foo.contains(b"/a/foo/x") && !foo.contains(b"/a/foobar"));
+    /// assert!(!Range::path("/a/foo/").contains(b"/a/foo"), "only what lies below");
+    /// ```
     pub fn path(path: impl AsRef<[u8]>) -> Range {
         let path = path.as_ref();
         let mut range = Range::prefix(path);
@@ -67,6 +76,17 @@ impl Range {
 
     /// Keys from `from`, inclusive, to `to`, exclusive. An empty `to` means "to the end"; one before
     /// `from` is INVALID_ARGUMENT where the range is used.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Code, Range, Read};
+    ///
+    /// let from_b_to_d = Range::between("/b", "/d");
+    /// assert!(from_b_to_d.contains(b"/b") && from_b_to_d.contains(b"/c/x") && !from_b_to_d.contains(b"/d"));
+    /// assert!(Range::between("/b", "").contains(b"/z"));
+    /// let reversed = Cache::builder("/").build()?.count(&Range::between("/d", "/b"), Read::Any);
+    /// assert_eq!(reversed.unwrap_err().code(), Code::InvalidArgument);
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn between(from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Range {
         let (from, to) = (from.as_ref(), to.as_ref());
         match to {
@@ -287,6 +307,20 @@ impl Filter {
     /// Only these kinds of changes (none named: all), and of those only what was asked before: two calls that name
     /// different kinds let no change pass. The mask never changes what an event is. Marks come always; a filter whose
     /// types name one is INVALID_ARGUMENT where it is used. Reads of state look at no types.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Code, Filter, Kind, Start};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let open = |filter| cache.subscribe(Start::Now).filter(filter).open();
+    /// open(Filter::any().types(&[Kind::Put]))?; // Added and Modified
+    /// let mark = open(Filter::any().types(&[Kind::Added, Kind::Bookmark])).unwrap_err();
+    /// assert_eq!(mark.code(), Code::InvalidArgument);
+    /// let mut nothing = open(Filter::any().types(&[Kind::Added]).types(&[Kind::Deleted]))?;
+    /// cache.writer()?.apply(1, [Change::put("/a", "1")])?;
+    /// assert!(nothing.poll(10)?.is_empty(), "no change has both kinds");
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn types(mut self, kinds: &[Kind]) -> Filter {
         if kinds.is_empty() {
             return self;
@@ -305,6 +339,22 @@ impl Filter {
     /// Only what this label selector selects, in Kubernetes' grammar: `a=b`, `a==b`, `a!=b`,
     /// `a in (x,y)`, `a notin (x,y)`, `a`, `!a`, `a>1`, `a<1`, joined by commas. An empty one selects
     /// everything. INVALID_ARGUMENT names the position of what does not parse.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Filter, Labels, Range, Read, ReadOptions};
+    ///
+    /// let cache = Cache::builder("/").labels(Labels::json("/labels")?).build()?;
+    /// let (front, old) = (r#"{"labels":{"app":"web","tier":"front"}}"#, r#"{"labels":{"app":"web"}}"#);
+    /// cache.writer()?.apply(1, [Change::put("/front", front), Change::put("/old", old)])?;
+    /// let count = |selector: &str| {
+    ///     let options = ReadOptions::new(Read::Any).filter(Filter::any().labels(selector)?);
+    ///     cache.count_with(&Range::all(), &options).map(|counted| counted.count)
+    /// };
+    /// assert_eq!((count("app=web")?, count("app=web,tier")?, count("!tier")?), (2, 1, 1));
+    /// assert_eq!(count("tier notin (front)")?, 1, "/old has no such label; as in Kubernetes");
+    /// assert!(count("app in (web").unwrap_err().message().contains("byte 11: expected"));
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn labels(mut self, selector: impl AsRef<[u8]>) -> Result<Filter> {
         self.labels.append(&mut parse_labels(selector.as_ref())?);
         Ok(self)
@@ -312,6 +362,17 @@ impl Filter {
 
     /// Only what this field selector selects: `name=value`, `name==value`, `name!=value`, joined by
     /// commas. An absent field is the empty string. Errors as [`Filter::labels`].
+    ///
+    /// ```
+    /// use watchcore::{Attribute, Cache, Change, Filter, Read, ReadOptions};
+    ///
+    /// let cache = Cache::builder("/").field(Attribute::json("node", "/node")?).build()?;
+    /// cache.writer()?.apply(1, [Change::put("/bound", r#"{"node":"a"}"#), Change::put("/free", "{}")])?;
+    /// let free = ReadOptions::new(Read::Any).filter(Filter::any().fields("node=")?);
+    /// assert!(cache.get_with("/free", &free)?.kv.is_some(), "an absent field is the empty string");
+    /// assert!(cache.get_with("/bound", &free)?.kv.is_none());
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn fields(mut self, selector: impl AsRef<[u8]>) -> Result<Filter> {
         self.fields.append(&mut parse_fields(selector.as_ref())?);
         Ok(self)
@@ -320,10 +381,25 @@ impl Filter {
     /// Lets only those key-values pass for which a function returns true. It must give the same answer each time. The
     /// consumer's thread calls it and, for a subscription that sleeps, a thread of the process for predicates alone,
     /// which the first such subscription starts (RESOURCE_EXHAUSTED if it cannot). A predicate that is slow, or
-    /// never returns, delays the wake-ups of subscriptions with predicates, and nothing else.
+    /// never returns, delays the wake-ups of subscriptions with predicates, and nothing else. If it panics on the
+    /// consumer's thread, the panic goes through the poll or read to its caller, and the subscription stays where it was.
     ///
     /// The predicate is the same only as itself and its clones: a list's continue token is good for the filter that it was
     /// given with, in this process. See [`Filter::named_predicate`].
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Filter, Kind, Start};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut writer = cache.writer()?;
+    /// let is_long = Filter::any().predicate(|kv| kv.value().is_some_and(|value| value.len() > 3));
+    /// let mut long = cache.subscribe(Start::Now).filter(is_long).open()?;
+    /// writer.apply(1, [Change::put("/a", "long")])?;
+    /// writer.apply(2, [Change::put("/a", "no")])?;
+    /// let kinds: Vec<Kind> = long.poll(10)?.events().iter().map(|event| event.kind()).collect();
+    /// assert_eq!(kinds, [Kind::Added, Kind::Deleted], "by the value before and the value now");
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn predicate(self, test: impl Fn(&KeyValue) -> bool + Send + Sync + 'static) -> Filter {
         self.with_predicate(PredicateIdentity::draw(), test)
     }

@@ -39,6 +39,17 @@ pub(crate) fn scope_of(prefix: &[u8], cluster: u64, name: &str) -> u64 {
 ///
 /// # Errors
 /// INVALID_ARGUMENT where the token is damaged or of another version of tokens.
+///
+/// ```
+/// use watchcore::{Cache, Change, Range, Read, token_revision};
+///
+/// let cache = Cache::builder("/").build()?;
+/// cache.writer()?.apply(5, [Change::put("/a", "1"), Change::put("/b", "1")])?;
+/// let page = cache.list(&Range::all(), Read::Any, 1)?;
+/// assert_eq!(token_revision(page.continue_token().unwrap())?, page.position());
+/// assert!(token_revision("made up").is_err());
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 pub fn token_revision(token: &str) -> Result<Position> {
     let ContinueToken { epoch, revision, .. } = ContinueToken::decode(token.as_bytes())?;
     Ok(Position { epoch, revision })

@@ -225,6 +225,8 @@ impl Writer {
 
 impl Cache {
     /// The newest view of everything, in O(1). NOT_READY before the first listing.
+    /// A snapshot keeps the log from its revision on until it is dropped. [`Cache::list`] and [`Cache::get_many`] read
+    /// several keys of one state without that.
     pub fn snapshot(&self) -> Result<Snapshot> {
         self.inner.check_ready("take a snapshot")?;
         Ok(Snapshot::take(&self.inner))
@@ -249,6 +251,23 @@ impl Cache {
     /// `Any` never waits; `AtLeast` and an `Exact` above the present revision block at most the options'
     /// timeout for it, then FUTURE_REVISION. COMPACTED if `Exact` lies below the window. A key-value
     /// that the options' filter does not let pass is absent. O(1).
+    /// INVALID_ARGUMENT for a key outside the prefix, and for a filter that names what the cache does not declare.
+    /// NOT_READY before the first listing, at once: a read does not wait for that ([`Cache::wait_ready`] does).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use watchcore::{Cache, Change, Code, Filter, Read, ReadOptions};
+    ///
+    /// let cache = Cache::builder("/pods/").build()?;
+    /// cache.writer()?.apply(3, [Change::put("/pods/a", "1")])?;
+    /// let of_2 = ReadOptions::new(Read::Any).filter(Filter::any().predicate(|kv| kv.value() == Some(&b"2"[..])));
+    /// assert!(cache.get_with("/pods/a", &of_2)?.kv.is_none(), "it does not pass, so it is absent");
+    /// let soon = ReadOptions::new(Read::AtLeast(4)).timeout(Duration::from_millis(1));
+    /// let error = cache.get_with("/pods/a", &soon).unwrap_err();
+    /// assert_eq!((error.code(), error.current()), (Code::FutureRevision, 3));
+    /// assert_eq!(cache.get("/nodes/a", Read::Any).unwrap_err().code(), Code::InvalidArgument, "outside the prefix");
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn get_with(&self, key: impl AsRef<[u8]>, options: &ReadOptions) -> Result<Answer> {
         let key = self.key_of_get(key.as_ref())?;
         let matcher = self.matcher_of_get(options)?;
@@ -321,6 +340,19 @@ impl Cache {
 
     /// The number of live keys of a range that the options' filter lets pass; their limit is not looked
     /// at. Waits and errors as [`Cache::get_with`]. O(keys of the range).
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Filter, Range, Read, ReadOptions};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut writer = cache.writer()?;
+    /// writer.apply(1, [Change::put("/a/1", "x"), Change::put("/a/2", ""), Change::put("/b/1", "")])?;
+    /// writer.apply(2, [Change::delete("/a/1")])?;
+    /// let empty = Filter::any().predicate(|kv| kv.value() == Some(&b""[..]));
+    /// let options = ReadOptions::new(Read::Exact(1)).filter(empty);
+    /// assert_eq!(cache.count_with(&Range::prefix("/a/"), &options)?.count, 1, "of the two keys of revision 1");
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn count_with(&self, range: &Range, options: &ReadOptions) -> Result<Counted> {
         let (range, matcher) = self.matcher_of_range("count", range, options)?;
         let exact = self.await_revision("count at", options.read, options.timeout)?;
@@ -369,6 +401,21 @@ impl Cache {
     /// A revision is unchecked, a [`Position`] is of its epoch. COMPACTED below the window,
     /// FUTURE_REVISION above the current revision, INVALID_ARGUMENT where `to` is before `from`.
     /// Never waits. O(keys of the filter's range).
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Filter, Kind};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut writer = cache.writer()?;
+    /// writer.apply(1, [Change::put("/a", "1"), Change::put("/b", "1")])?;
+    /// writer.apply(2, [Change::put("/a", "2"), Change::put("/c", "1")])?;
+    /// writer.apply(3, [Change::delete("/b"), Change::delete("/c")])?;
+    /// let net = cache.diff(1, 3, &Filter::any())?;
+    /// let seen: Vec<_> = net.events().iter().map(|event| (event.key_str().unwrap(), event.kind())).collect();
+    /// assert_eq!(seen, [("/a", Kind::Modified), ("/b", Kind::Deleted)], "/c came and went");
+    /// assert_eq!(net.events()[0].prev_value(), Some(&b"1"[..]));
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn diff(&self, from: impl Into<Position>, to: impl Into<Position>, filter: &Filter) -> Result<Batch> {
         self.inner.check_ready("diff")?;
         diff::diff(&self.inner, from.into(), to.into(), &self.matcher(filter)?)

@@ -75,6 +75,20 @@ impl Page {
         self.items().is_empty()
     }
     /// Whether keys of the range remain after the last one looked at, whether they match or not.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Filter, Range, Read, ReadOptions};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// cache.writer()?.apply(1, [Change::put("/a", "yes"), Change::put("/b", "no")])?;
+    /// let yes = Filter::any().named_predicate("yes", |kv| kv.value_str() == Some("yes"));
+    /// let first = cache.list_with(&Range::all(), &ReadOptions::default().filter(yes.clone()).limit(1))?;
+    /// assert!(first.more() && first.remaining() == 0, "/b is left, and was not looked at");
+    /// let options = ReadOptions::default().filter(yes).continue_from(first.continue_token().unwrap());
+    /// let last = cache.list_with(&Range::all(), &options)?;
+    /// assert!(last.is_empty() && !last.more());
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn more(&self) -> bool {
         self.token.is_some()
     }
@@ -122,6 +136,25 @@ impl Cache {
     /// that begins outside of the range: INVALID_ARGUMENT. A token is no secret, and not signed: whoever
     /// makes one up reads with it what they could read without one, this range at a revision of the window,
     /// and nothing else. O(keys looked at); counting what remains is O(keys after it).
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Range, Read, ReadOptions};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut writer = cache.writer()?;
+    /// writer.apply(5, ["/a", "/b", "/c"].map(|key| Change::put(key, "1")))?;
+    /// let (range, mut options, mut keys) = (Range::all(), ReadOptions::new(Read::Any).limit(2), Vec::new());
+    /// loop {
+    ///     let page = cache.list_with(&range, &options)?;
+    ///     assert_eq!(page.revision(), 5);
+    ///     keys.extend(page.iter().map(|kv| kv.key().to_vec()));
+    ///     writer.progress(writer.position().revision + 1)?; // the pages stay at 5
+    ///     let Some(token) = page.continue_token() else { break };
+    ///     options = ReadOptions::new(Read::Any).limit(2).continue_from(token);
+    /// }
+    /// assert_eq!(keys, [b"/a", b"/b", b"/c"]);
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn list_with(&self, range: &Range, options: &ReadOptions) -> Result<Page> {
         let request = ListRequest::new(self, range, options)?;
         match self.await_revision("list at", request.read, options.timeout) {

@@ -132,6 +132,21 @@ impl Snapshot {
     }
 
     /// The key-values of a range, in key order.
+    /// A range that is reversed, or outside the cache's prefix, is no error here: it holds nothing.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Range};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// cache.writer()?.apply(1, ["/a", "/a/x", "/ab", "/b"].map(|key| Change::put(key, "1")))?;
+    /// let snapshot = cache.snapshot()?;
+    /// let keys = |range: Range| snapshot.range(&range).map(|kv| kv.key_str().map(str::to_owned)).collect::<Vec<_>>();
+    /// assert_eq!(keys(Range::path("/a")), [Some("/a".to_owned()), Some("/a/x".to_owned())]);
+    /// assert_eq!(keys(Range::between("/ab", "")).len(), 2);
+    /// assert_eq!(snapshot.count(&Range::prefix("/a")), 3);
+    /// assert_eq!(snapshot.count(&Range::between("/b", "/a")), 0);
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn range(&self, range: &Range) -> impl Iterator<Item = KeyValueRef<'_>> + use<'_> {
         let view = self.view();
         // The span holds them all: only where a prefix is one of paths something is left to ask.

@@ -16,6 +16,17 @@ use std::time::Duration;
 
 impl Cache {
     /// Waits for the first listing. CLOSED, TIMEOUT, or the source's failure.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use watchcore::{Cache, Code};
+    ///
+    /// let cache = Cache::builder("/").expect_load(true).build()?;
+    /// assert_eq!(cache.wait_ready(Duration::ZERO).unwrap_err().code(), Code::Timeout);
+    /// cache.writer()?.load(5, [])?;
+    /// cache.wait_ready(Duration::from_secs(30))?; // at once
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn wait_ready(&self, timeout: Duration) -> Result<()> {
         let held = self.waiter(Want::Ready)?.wait(timeout);
         held.map(|_| ()).map_err(|error| self.no_listing(timeout, error))
@@ -88,6 +99,19 @@ impl Cache {
     /// The answer is etcd's revision, and may be above the cache's position: read at least there. Before the watch has
     /// its first notification of progress, and behind a proxy that drops them, the answer may be the cache's position,
     /// once the state there is proven to be etcd's.
+    /// TIMEOUT after `timeout`; CLOSED; before the first listing the source's failure.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use watchcore::{Cache, Change, Read};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// cache.writer()?.apply(3, [Change::put("/a", "1")])?;
+    /// let revision = cache.consistent_revision(Duration::from_secs(3))?;
+    /// assert_eq!(revision, 3, "embedded: the current one");
+    /// assert!(cache.get("/a", Read::AtLeast(revision))?.kv.is_some(), "every change done before is seen");
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
     pub fn consistent_revision(&self, timeout: Duration) -> Result<u64> {
         Ok(self.waiter(Want::Consistent)?.wait(timeout)?.revision)
     }
