@@ -83,7 +83,8 @@ func (c Code) Retryable() bool {
 	return c.info().retryable != 0
 }
 
-// Fatal reports whether the object that returned the code is of no further use.
+// Fatal reports whether the object that returned the code is of no further use, whatever object that was. A subscription
+// may have ended with another code, too: see Subscription.Poll.
 func (c Code) Fatal() bool {
 	return c.info().fatal != 0
 }
@@ -137,7 +138,7 @@ func (e *Error) Unwrap() error {
 // Retryable reports whether the same call may succeed later without any other step.
 func (e *Error) Retryable() bool { return e.Code.Retryable() }
 
-// Fatal reports whether the object that returned the error is of no further use.
+// Fatal reports whether the object that returned the error is of no further use: see Code.Fatal.
 func (e *Error) Fatal() bool { return e.Code.Fatal() }
 
 // asError removes the final period, as Go's errors have none.

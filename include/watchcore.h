@@ -282,7 +282,8 @@ typedef struct watchcore_code_info {
     uint32_t http_status;
     // 1: the same call may succeed later without any other step.
     uint32_t retryable;
-    // 1: the handle that answered the code is of no further use.
+    // 1: the handle that answered the code is of no further use, whatever handle that was. 0 says no more than that: a
+    // subscription may have ended with another code, see watchcore_subscription_poll.
     uint32_t fatal;
     // How long an API server would tell a client to wait before the same call (Retry-After, which is in seconds); 0:
     // it would not say, because waiting does not help.
