@@ -51,7 +51,7 @@ pub trait Fanout: Sized {
         Self::open(interests)
     }
 
-    /// Does what the publisher still owes so many receivers that were just opened.
+    /// Does what the publisher still owes so many selective receivers that were just opened, by events for nobody.
     fn warm_up(&mut self, _receivers: usize) {}
 
     /// Copies the key and the value, and hands them to whom they interest.
@@ -208,7 +208,7 @@ pub struct Stage<W: Watchers> {
 impl<W: Watchers> Stage<W> {
     /// Opened, warmed up and asleep: each object was published once. `takers` watchers take each.
     pub fn open(keys: Vec<String>, interests: &[Interest], takers: u64) -> Stage<W> {
-        Stage::of(W::Publisher::open_worn(interests, || {}), keys, interests, takers).warmed_up(interests.len())
+        Stage::of(W::Publisher::open_worn(interests, || {}), keys, interests, takers).warmed_up(interests)
     }
 
     /// Nothing was published since the watchers came; with what is measured from the moment on at which the first came.
@@ -221,7 +221,7 @@ impl<W: Watchers> Stage<W> {
 
     /// The same of a publisher that is new: for what its watchers take of the memory.
     pub fn open_new(keys: Vec<String>, interests: &[Interest], takers: u64) -> Stage<W> {
-        Stage::of(W::Publisher::open(interests), keys, interests, takers).warmed_up(interests.len())
+        Stage::of(W::Publisher::open(interests), keys, interests, takers).warmed_up(interests)
     }
 
     fn of(opened: Opened<W>, keys: Vec<String>, interests: &[Interest], takers: u64) -> Stage<W> {
@@ -233,8 +233,11 @@ impl<W: Watchers> Stage<W> {
         Stage { publisher: Box::leak(Box::new(publisher)), seen, keys, takers, expected: 0 }
     }
 
-    fn warmed_up(mut self, watchers: usize) -> Stage<W> {
-        self.publisher.warm_up(watchers);
+    fn warmed_up(mut self, interests: &[Interest]) -> Stage<W> {
+        let selective = interests.iter().filter(|one| **one != Interest::Everything).count();
+        if selective > 0 {
+            self.publisher.warm_up(selective);
+        }
         let objects = self.keys.len();
         // In windows, so that no bounded queue overflows.
         for first in (0..objects).step_by(WINDOW) {
