@@ -303,29 +303,6 @@ func ExampleCache_GetView() {
 	// true 4 2
 }
 
-func ExampleCache_GetMany() {
-	cache, writer := filled()
-	defer cache.Close()
-	defer writer.Close()
-	keys := []string{"/pods/b", "/none", "/pods/a"}
-	page, err := cache.GetMany(context.Background(), keys, watchcore.ReadOptions{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer page.Release()
-	for i, key := range keys {
-		if kv := page.At(i); kv.Found() {
-			fmt.Printf("%s = %s\n", key, kv.ValueView())
-		} else {
-			fmt.Printf("no %s at %d\n", key, page.Revision())
-		}
-	}
-	// Output:
-	// /pods/b = 1
-	// no /none at 4
-	// /pods/a = 2
-}
-
 func ExampleCache_List() {
 	cache, writer := filled()
 	defer cache.Close()

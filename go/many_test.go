@@ -1,7 +1,9 @@
 package watchcore_test
 
 import (
+	"context"
 	"fmt"
+	"log"
 	"strings"
 	"testing"
 
@@ -59,4 +61,27 @@ func TestGetMany(t *testing.T) {
 	page.Release()
 	then.Release()
 	panics(t, "an item of a released page", func() { item.Value() })
+}
+
+func ExampleCache_GetMany() {
+	cache, writer := filled()
+	defer cache.Close()
+	defer writer.Close()
+	keys := []string{"/pods/b", "/none", "/pods/a"}
+	page, err := cache.GetMany(context.Background(), keys, watchcore.ReadOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer page.Release()
+	for i, key := range keys {
+		if kv := page.At(i); kv.Found() {
+			fmt.Printf("%s = %s\n", key, kv.ValueView())
+		} else {
+			fmt.Printf("no %s at %d\n", key, page.Revision())
+		}
+	}
+	// Output:
+	// /pods/b = 1
+	// no /none at 4
+	// /pods/a = 2
 }
