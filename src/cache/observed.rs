@@ -162,7 +162,7 @@ impl Consumer {
         }
     }
 
-    /// The phase, losses and whether it has overrun, consistent with each other.
+    /// The phase, losses and whether it is overrun, consistent with each other.
     fn seen(&self) -> Seen {
         loop {
             // Acquire: partner of the stores in `report_phase` and `lost`.

@@ -182,6 +182,9 @@ impl TableEntry for Arc<Bucket> {
     fn into_address(self) -> *mut Bucket {
         Arc::into_raw(self).cast_mut()
     }
+    /// # Safety
+    ///
+    /// The contract of [`TableEntry::from_address`].
     unsafe fn from_address(address: *mut Bucket) -> Arc<Bucket> {
         // SAFETY: `into_address` gave the count of this `Arc` away; it is dropped once (`# Safety` of the trait).
         unsafe { Arc::from_raw(address) }

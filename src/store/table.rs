@@ -102,6 +102,9 @@ impl TableEntry for OwnedSlot {
     fn into_address(self) -> *mut Self::Target {
         OwnedSlot::into_address(self)
     }
+    /// # Safety
+    ///
+    /// The contract of [`TableEntry::from_address`].
     unsafe fn from_address(address: *mut Self::Target) -> OwnedSlot {
         // SAFETY: `into_address` returned the address, and one of its copies is the owner (`# Safety` of the trait).
         unsafe { OwnedSlot::from_address(address) }

@@ -203,7 +203,7 @@ impl Reader {
         Ok(Reader { cluster: self.cluster.clone(), ..reader })
     }
 
-    /// The cluster from which all answers of this session must come.
+    /// The cluster from which all answers to this client must come.
     pub(super) fn cluster(&self) -> &ClusterPin {
         &self.cluster
     }

@@ -12,6 +12,9 @@ impl TableEntry for Arc<TestKey> {
     fn into_address(self) -> *mut TestKey {
         Arc::into_raw(self).cast_mut()
     }
+    /// # Safety
+    ///
+    /// The contract of [`TableEntry::from_address`].
     unsafe fn from_address(address: *mut TestKey) -> Arc<TestKey> {
         // SAFETY: `into_address` gave the count of this `Arc` away; it is dropped once (`# Safety` of the trait).
         unsafe { Arc::from_raw(address) }
