@@ -4,6 +4,7 @@ package watchcore
 
 import (
 	"fmt"
+	"reflect"
 	"runtime"
 	"strings"
 )
@@ -43,6 +44,9 @@ type shownCopies []byte
 
 func (c shownCopies) poison() { poison(c) }
 
+// packagePath is what the names of this package's functions begin with.
+var packagePath = reflect.TypeFor[Cache]().PkgPath()
+
 // origin is the call stack by which the program obtained a batch or page.
 type origin [16]uintptr
 
@@ -58,7 +62,7 @@ func (o origin) String() string {
 	for more, ours := true, true; more; {
 		var frame runtime.Frame
 		frame, more = frames.Next()
-		if ours = ours && strings.HasPrefix(frame.Function, "watchcore."); !ours && frame.Function != "" {
+		if ours = ours && strings.HasPrefix(frame.Function, packagePath+"."); !ours && frame.Function != "" {
 			fmt.Fprintf(&text, "\n%s\n\t%s:%d", frame.Function, frame.File, frame.Line)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"context"
 	"testing"
 
-	"watchcore"
+	watchcore "github.com/watchcore/watchcore/go"
 )
 
 func TestDebugPoisonsReleasedBatches(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"unsafe"
 
-	"watchcore"
-	"watchcore/internal/bounded"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
 )
 
 func oneBatch(t testing.TB, sub *watchcore.Subscription) *watchcore.Batch {

@@ -11,8 +11,8 @@ import (
 	"time"
 	"unsafe"
 
-	"watchcore"
-	"watchcore/internal/bounded"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
 )
 
 // window is a cache whose log holds n overwrites of 1000 keys behind revision 1.

@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"watchcore"
-	"watchcore/internal/bounded"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
 )
 
 // counting decodes to a string of its own, and counts how often.

@@ -20,9 +20,9 @@ import (
 	"testing"
 	"time"
 
-	"watchcore"
-	"watchcore/internal/bounded"
-	"watchcore/internal/etcdtest"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/internal/etcdtest"
 )
 
 // server is an etcd of a test.

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"log"
 
-	"watchcore"
+	watchcore "github.com/watchcore/watchcore/go"
 )
 
 // The state first, then what follows, without a gap between the two.

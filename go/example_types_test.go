@@ -10,7 +10,7 @@ import (
 	"os"
 	"time"
 
-	"watchcore"
+	watchcore "github.com/watchcore/watchcore/go"
 )
 
 // A service: it follows etcd, and is ready once the first listing is there.

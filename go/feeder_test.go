@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"watchcore"
-	"watchcore/internal/bounded"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
 )
 
 // fill writes revisions of so many keys each, below /p/; the value is the number of

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"watchcore"
-	"watchcore/internal/bounded"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
 )
 
 // podCache declares what the tests of filters look at: labels, the phase, the

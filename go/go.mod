@@ -1,3 +1,3 @@
-module watchcore
+module github.com/watchcore/watchcore/go
 
 go 1.25

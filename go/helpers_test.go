@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"watchcore"
+	watchcore "github.com/watchcore/watchcore/go"
 )
 
 // one is what was given, or the zero value.

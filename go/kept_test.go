@@ -10,8 +10,8 @@ import (
 	"sync"
 	"testing"
 
-	"watchcore"
-	"watchcore/internal/bounded"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
 )
 
 // held is how many segments are kept that are no longer the log's.

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"watchcore"
-	"watchcore/internal/bounded"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
 )
 
 func writeOn(t testing.TB, cache *watchcore.Cache, writer *watchcore.Writer, revisions int) {

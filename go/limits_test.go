@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"watchcore"
-	"watchcore/internal/bounded"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
 )
 
 // MaxRevision is the largest: a larger one is too large at once for who reads or waits, and no

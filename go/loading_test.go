@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"watchcore"
-	"watchcore/internal/bounded"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
 )
 
 func listed(key, value string) watchcore.KeyValue {

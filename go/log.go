@@ -58,7 +58,7 @@ import (
 	"syscall"
 	"unsafe"
 
-	"watchcore/internal/goroutine"
+	"github.com/watchcore/watchcore/go/internal/goroutine"
 )
 
 // LevelTrace is the level of the library's most detailed messages; its other levels are those of slog.

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"watchcore"
-	"watchcore/internal/bounded"
-	"watchcore/internal/etcdtest"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/internal/etcdtest"
 )
 
 // said is what a logger was given, and a handler of slog.

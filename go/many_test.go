@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"watchcore"
-	"watchcore/internal/bounded"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
 )
 
 func TestGetMany(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"watchcore"
-	"watchcore/internal/bounded"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
 )
 
 // keys writes n keys, each by a revision of its own from first on, with values that say
@@ -326,7 +326,7 @@ func TestForgottenViewsAreReported(t *testing.T) {
 	want(t, "batches", cache.Stats().UnreleasedBatches, 10)
 	want(t, "pages", cache.Stats().UnreleasedPages, 10)
 	bounded.Eventually(t, "the log", func() bool { return s.count(batches) > 0 && s.count(pages) > 0 })
-	want(t, "reports of the place", s.count("watchcore_test.TestForgottenViewsAreReported\n"), map[bool]int{true: 2}[watchcore.Debug])
+	want(t, "reports of the place", s.count("_test.TestForgottenViewsAreReported\n"), map[bool]int{true: 2}[watchcore.Debug])
 	want(t, "what names the statistics", s.count("Stats.LeakedBatches")+s.count("Stats.LeakedPages"), 2)
 
 	// Also behind the end of the cache.

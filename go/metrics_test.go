@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"watchcore"
+	watchcore "github.com/watchcore/watchcore/go"
 )
 
 // metricsOf parses what WriteMetrics writes: values by series.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"watchcore"
-	"watchcore/internal/bounded"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
 )
 
 // A loop over all pages gives what one page of everything has, though the cache goes on, and holds no page behind its end,

@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"sync"
 
-	"watchcore/internal/goroutine"
+	"github.com/watchcore/watchcore/go/internal/goroutine"
 )
 
 // process is the state that all caches share: the wake loop (waker.go) and the bridge that passes

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"testing"
 
-	"watchcore/internal/bounded"
+	"github.com/watchcore/watchcore/go/internal/bounded"
 )
 
 // Where the descriptor cannot be polled a thread waits: it wakes, and ends, too.

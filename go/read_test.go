@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"watchcore"
-	"watchcore/internal/bounded"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
 )
 
 // What a get gives is the program's own, whether it was copied in the crossing or behind it.

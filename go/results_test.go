@@ -5,8 +5,8 @@ import (
 	"runtime"
 	"testing"
 
-	"watchcore"
-	"watchcore/internal/bounded"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
 )
 
 func TestResultChan(t *testing.T) {

@@ -9,9 +9,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"watchcore"
-	"watchcore/internal/bounded"
-	"watchcore/internal/rows"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/internal/rows"
 )
 
 // TestRows runs the rows of contract/core from the same text as Rust and C.

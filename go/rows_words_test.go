@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"watchcore"
-	"watchcore/internal/bounded"
-	"watchcore/internal/rows"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/internal/rows"
 )
 
 // The words of the rows of contract/core as values of Go, and what is printed of values.

@@ -7,13 +7,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
 
-	"watchcore"
-	"watchcore/internal/bounded"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
 )
 
 // libraryThreads are the names of the library's threads in this process.
@@ -33,7 +34,7 @@ func libraryThreads(t testing.TB) (names []string) {
 // goroutinesOf is how many goroutines run a method of a type of the package, such as "wakeLoop".
 func goroutinesOf(method string) int {
 	stacks := make([]byte, 1<<20)
-	return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), "watchcore.(*"+method+").run(")
+	return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), reflect.TypeFor[watchcore.Cache]().PkgPath()+".(*"+method+").run(")
 }
 
 // everything waits, hands out by a channel, follows a server and logs, and closes all of it.

@@ -8,4 +8,4 @@ package watchcore
 // #cgo linux LDFLAGS: -static-libgcc -lm -ldl -lpthread
 import "C"
 
-import _ "watchcore/internal/static"
+import _ "github.com/watchcore/watchcore/go/internal/static"

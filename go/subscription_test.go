@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"watchcore"
-	"watchcore/internal/bounded"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
 )
 
 func TestOptionsThatAreRefused(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"watchcore"
-	"watchcore/internal/bounded"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
 )
 
 // only is how the one subscription of a cache stands.

@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"testing"
 
-	"watchcore"
-	"watchcore/internal/bounded"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
 )
 
 // alone runs a test in a process of its own, where it may change what a process has once.

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"watchcore"
-	"watchcore/informer"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/informer"
 )
 
 // benchPod is a decoded value of some size.

@@ -9,12 +9,12 @@ import (
 	"sync"
 	"testing"
 
-	"watchcore"
-	"watchcore/informer"
-	"watchcore/internal/bounded"
-	"watchcore/internal/contract"
-	"watchcore/internal/handclock"
-	"watchcore/watch"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/informer"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/internal/contract"
+	"github.com/watchcore/watchcore/go/internal/handclock"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 // reflecting is an informer that a row drives, and what a handler of it was given.

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"watchcore/internal/trie"
+	"github.com/watchcore/watchcore/go/internal/trie"
 )
 
 // OnLag says what happens to a handler that has not read a change before the change left the

@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"watchcore"
+	watchcore "github.com/watchcore/watchcore/go"
 )
 
 // Who reads a handler's statistics while it turns to a list never finds it at the newest place with

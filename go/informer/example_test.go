@@ -8,10 +8,10 @@ import (
 	"log"
 	"time"
 
-	"watchcore"
-	"watchcore/informer"
-	"watchcore/watch"
-	"watchcore/workqueue"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/informer"
+	"github.com/watchcore/watchcore/go/watch"
+	"github.com/watchcore/watchcore/go/workqueue"
 )
 
 type Pod struct {

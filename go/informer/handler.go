@@ -5,9 +5,9 @@ import (
 	"runtime/debug"
 	"time"
 
-	"watchcore"
-	"watchcore/internal/clocks"
-	"watchcore/internal/goroutine"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/clocks"
+	"github.com/watchcore/watchcore/go/internal/goroutine"
 )
 
 // Handler is called for each change, one call at a time, in the order of the changes, on its own

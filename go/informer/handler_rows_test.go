@@ -10,11 +10,11 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"watchcore"
-	"watchcore/informer"
-	"watchcore/internal/bounded"
-	"watchcore/internal/handclock"
-	"watchcore/internal/rows"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/informer"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/internal/handclock"
+	"github.com/watchcore/watchcore/go/internal/rows"
 )
 
 // The rows of contract/toolkit that are about handlers, listers and indexes.

@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"watchcore"
-	"watchcore/informer"
-	"watchcore/internal/bounded"
-	"watchcore/internal/handclock"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/informer"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/internal/handclock"
 )
 
 // Handlers that come while the informer starts and the cache is written to see all of it:

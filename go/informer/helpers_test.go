@@ -9,9 +9,9 @@ import (
 	"sync"
 	"testing"
 
-	"watchcore"
-	"watchcore/informer"
-	"watchcore/internal/bounded"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/informer"
+	"github.com/watchcore/watchcore/go/internal/bounded"
 )
 
 func check(t testing.TB, err error) {

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"watchcore"
-	"watchcore/internal/trie"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/trie"
 )
 
 // IndexFunc returns the values under which an index finds an object: any number of them, or none

@@ -11,9 +11,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"watchcore"
-	"watchcore/informer"
-	"watchcore/internal/bounded"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/informer"
+	"github.com/watchcore/watchcore/go/internal/bounded"
 )
 
 // flighty is an index function that answers differently each time, panics and ends its goroutine, and remembers

@@ -9,9 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"watchcore"
-	"watchcore/internal/goroutine"
-	"watchcore/watch"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/goroutine"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 // DefaultWindow is the default of Options.Window.

@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"watchcore"
-	"watchcore/informer"
-	"watchcore/internal/bounded"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/informer"
+	"github.com/watchcore/watchcore/go/internal/bounded"
 )
 
 // overtaken is a handler that stands in the callback for /a while the window moves past it.

@@ -6,9 +6,9 @@ import (
 	"iter"
 	"slices"
 
-	"watchcore"
-	"watchcore/internal/goroutine"
-	"watchcore/internal/trie"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/goroutine"
+	"github.com/watchcore/watchcore/go/internal/trie"
 )
 
 // Lister reads an informer's objects without a lock and without waiting, so no reader delays the informer.

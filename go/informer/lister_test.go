@@ -8,9 +8,9 @@ import (
 	"sync"
 	"testing"
 
-	"watchcore"
-	"watchcore/informer"
-	"watchcore/internal/bounded"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/informer"
+	"github.com/watchcore/watchcore/go/internal/bounded"
 )
 
 // words is an index by the words of a value.

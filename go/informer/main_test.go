@@ -3,7 +3,7 @@ package informer_test
 import (
 	"testing"
 
-	"watchcore/internal/bounded"
+	"github.com/watchcore/watchcore/go/internal/bounded"
 )
 
 // What a test has closed, stopped or shut down leaves no goroutine behind.

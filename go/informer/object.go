@@ -1,8 +1,8 @@
 package informer
 
 import (
-	"watchcore"
-	"watchcore/internal/trie"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/trie"
 )
 
 // Object is one decoded value with its key. Listers, indexes and the handlers of an informer share one

@@ -7,7 +7,7 @@ import (
 	"runtime/debug"
 	"sync/atomic"
 
-	"watchcore"
+	watchcore "github.com/watchcore/watchcore/go"
 )
 
 // New makes an informer of a cache, and starts it: one goroutine reads a subscription, and calls decode once

@@ -12,11 +12,11 @@ import (
 	"slices"
 	"sync"
 
-	"watchcore"
-	"watchcore/internal/clocks"
-	"watchcore/internal/foreign"
-	"watchcore/internal/listwatch"
-	"watchcore/watch"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/clocks"
+	"github.com/watchcore/watchcore/go/internal/foreign"
+	"github.com/watchcore/watchcore/go/internal/listwatch"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 // DefaultPageSize is the default of Options.PageSize.

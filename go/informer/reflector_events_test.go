@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"watchcore"
-	"watchcore/informer"
-	"watchcore/internal/bounded"
-	"watchcore/watch"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/informer"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 // Events that cannot be are errors, and a list mends what they may have hidden.

@@ -13,11 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"watchcore"
-	"watchcore/informer"
-	"watchcore/internal/bounded"
-	"watchcore/internal/handclock"
-	"watchcore/watch"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/informer"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/internal/handclock"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 // server answers lists and watches from a script, and writes down what it was asked.

@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"watchcore"
-	"watchcore/internal/goroutine"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/goroutine"
 )
 
 // Registration is a handler that was added to an informer: it reports the handler's state, and

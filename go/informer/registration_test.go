@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"watchcore"
-	"watchcore/informer"
-	"watchcore/internal/bounded"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/informer"
+	"github.com/watchcore/watchcore/go/internal/bounded"
 )
 
 // Ten thousand handlers, and each is given everything; all are gone afterwards.

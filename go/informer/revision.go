@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"runtime"
 
-	"watchcore"
+	watchcore "github.com/watchcore/watchcore/go"
 )
 
 // Revision holds the states of several informers of one cache at one revision. SameRevision makes

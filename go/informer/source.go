@@ -8,9 +8,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"watchcore"
-	"watchcore/internal/pump"
-	"watchcore/watch"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/pump"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 // SourceOptions says what a [CacheSource] watches. The zero value is every key of the cache.

@@ -9,10 +9,10 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"watchcore"
-	"watchcore/informer"
-	"watchcore/internal/bounded"
-	"watchcore/watch"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/informer"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 type object = *informer.Object[string]

@@ -6,9 +6,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"watchcore"
-	"watchcore/internal/journal"
-	"watchcore/internal/trie"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/journal"
+	"github.com/watchcore/watchcore/go/internal/trie"
 )
 
 // store is an informer's data. The goroutine of its source changes it; any goroutine reads it.

@@ -4,8 +4,8 @@ import (
 	"context"
 	"sync"
 
-	"watchcore/internal/pump"
-	"watchcore/watch"
+	"github.com/watchcore/watchcore/go/internal/pump"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 // Watch returns a watch of the informer: the present objects as Added events, then Synced, then the changes,

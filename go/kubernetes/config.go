@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"watchcore"
+	watchcore "github.com/watchcore/watchcore/go"
 )
 
 // Decode makes a new object of a key and its value. Decode may keep the bytes. It need not set

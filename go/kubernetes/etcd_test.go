@@ -10,10 +10,10 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/cache"
 
-	"watchcore"
-	"watchcore/internal/bounded"
-	"watchcore/internal/etcdtest"
-	"watchcore/kubernetes"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/internal/etcdtest"
+	"github.com/watchcore/watchcore/go/kubernetes"
 )
 
 // Informers over a cache that follows a real etcd, decoded by Kubernetes' own serializer from its

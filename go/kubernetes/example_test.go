@@ -16,8 +16,8 @@ import (
 	toolswatch "k8s.io/client-go/tools/watch"
 	"k8s.io/client-go/util/workqueue"
 
-	"watchcore"
-	"watchcore/kubernetes"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/kubernetes"
 )
 
 // filled is the cache of the examples: two pods.

@@ -11,9 +11,9 @@ import (
 	kruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
-	"watchcore"
-	"watchcore/internal/bounded"
-	"watchcore/kubernetes"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/kubernetes"
 )
 
 // What depends on the cache is an event, with a selector as without one; only what is wrong with the

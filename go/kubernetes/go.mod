@@ -1,4 +1,4 @@
-module watchcore/kubernetes
+module github.com/watchcore/watchcore/go/kubernetes
 
 go 1.26.0
 
@@ -7,7 +7,7 @@ require (
 	k8s.io/apimachinery v0.37.2
 	k8s.io/client-go v0.37.2
 	k8s.io/utils v0.0.0-20260626114624-be93311217bd
-	watchcore v0.0.0
+	github.com/watchcore/watchcore/go v0.1.0
 )
 
 require (
@@ -36,4 +36,3 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
-replace watchcore => ../

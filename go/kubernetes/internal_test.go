@@ -11,9 +11,9 @@ import (
 	kruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 
-	"watchcore"
-	"watchcore/internal/bounded"
-	"watchcore/kubernetes"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/kubernetes"
 )
 
 // A handler of an API server gives its own options on, and answers lists of the type that its scheme encodes.

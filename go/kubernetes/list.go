@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"watchcore"
+	watchcore "github.com/watchcore/watchcore/go"
 )
 
 // List is ListWithContext without a context. timeoutSeconds, and Config.WaitTimeout for waits,

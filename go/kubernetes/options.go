@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"watchcore"
+	watchcore "github.com/watchcore/watchcore/go"
 )
 
 // valid refuses invalid options with the same errors as an API server: 422 Invalid.

@@ -14,9 +14,9 @@ import (
 	kruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
-	"watchcore"
-	"watchcore/internal/bounded"
-	"watchcore/kubernetes"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/kubernetes"
 )
 
 // three has one pod of each revision from 1 to 3, and at 4 the first changed.

@@ -14,9 +14,9 @@ import (
 	kruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 
-	"watchcore"
-	"watchcore/internal/bounded"
-	"watchcore/kubernetes"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/kubernetes"
 )
 
 // reflects runs client-go's reflector into a store until the end of the test.

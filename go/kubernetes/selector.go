@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
 
-	"watchcore"
+	watchcore "github.com/watchcore/watchcore/go"
 )
 
 // query holds a request's selectors: the part that the cache evaluates, and the rest.

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"watchcore"
+	watchcore "github.com/watchcore/watchcore/go"
 )
 
 // errPreviousLost reports a deletion without the last value. Watches that a ListWatch opens never have it.

@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"watchcore"
+	watchcore "github.com/watchcore/watchcore/go"
 )
 
 // translator converts the events of a subscription into those of one watch. The cache has set the

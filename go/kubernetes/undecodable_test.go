@@ -9,9 +9,9 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"watchcore"
-	"watchcore/internal/bounded"
-	"watchcore/kubernetes"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/kubernetes"
 )
 
 // broken is no pod, and nothing that the cache can read an attribute of.

@@ -15,9 +15,9 @@ import (
 	toolswatch "k8s.io/client-go/tools/watch"
 	"k8s.io/utils/ptr"
 
-	"watchcore"
-	"watchcore/internal/bounded"
-	"watchcore/kubernetes"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/kubernetes"
 )
 
 // short lets each watch end after a second: a RetryWatcher opens the next.

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"watchcore"
+	watchcore "github.com/watchcore/watchcore/go"
 )
 
 // decodedAhead is the number of events that are decoded before the consumer takes them. Further

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"testing"
 
-	"watchcore/internal/bounded"
-	"watchcore/watch"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 // A loop takes several events at once; those that it has not seen are the next ones, whichever way the

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"watchcore/watch"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 // cpu is what the process has used, in user and system mode.

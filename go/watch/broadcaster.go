@@ -7,7 +7,7 @@ import (
 	"math"
 	"sync"
 
-	"watchcore/internal/journal"
+	"github.com/watchcore/watchcore/go/internal/journal"
 )
 
 const (

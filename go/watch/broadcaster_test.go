@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"watchcore/internal/bounded"
-	"watchcore/watch"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 var history = []watch.Event[*pod]{

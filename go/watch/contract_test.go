@@ -9,11 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"watchcore/internal/bounded"
-	"watchcore/internal/contract"
-	"watchcore/internal/handclock"
-	"watchcore/internal/rows"
-	"watchcore/watch"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/internal/contract"
+	"github.com/watchcore/watchcore/go/internal/handclock"
+	"github.com/watchcore/watchcore/go/internal/rows"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 // retried is a RetryWatcher that a row drives.

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"watchcore/internal/bounded"
-	"watchcore/watch"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 // A channel with as many places, and a publisher that drops what finds none, is the oracle:

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"watchcore/watch"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 func ExampleStatusOf() {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"watchcore/watch"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 type Job struct {

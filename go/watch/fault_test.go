@@ -6,8 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"watchcore/internal/bounded"
-	"watchcore/watch"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 // In the original ActionOrDrop waits for the lock of an Action that waits.

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync"
 
-	"watchcore/internal/pump"
+	"github.com/watchcore/watchcore/go/internal/pump"
 )
 
 // FilterFunc decides whether to keep an event, and may change it. FilterFunc is called for events that have

@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"watchcore/internal/bounded"
-	"watchcore/watch"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 func notB(e watch.Event[string]) (watch.Event[string], bool) { return e, e.Object[0] != 'b' }

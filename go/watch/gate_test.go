@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"watchcore/internal/bounded"
-	"watchcore/watch"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 // Publishers that may be one event ahead, and watchers that take it at once: they meet at the gate as

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"watchcore/internal/bounded"
-	"watchcore/watch"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 type pod struct {

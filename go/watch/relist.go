@@ -6,8 +6,8 @@ import (
 	"maps"
 	"slices"
 
-	"watchcore/internal/foreign"
-	"watchcore/internal/listwatch"
+	"github.com/watchcore/watchcore/go/internal/foreign"
+	"github.com/watchcore/watchcore/go/internal/listwatch"
 )
 
 // GonePolicy says what a [RetryWatcher] does at 410. [StopOnGone], the zero value, and

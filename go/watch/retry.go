@@ -10,9 +10,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"watchcore/internal/clocks"
-	"watchcore/internal/foreign"
-	"watchcore/internal/listwatch"
+	"github.com/watchcore/watchcore/go/internal/clocks"
+	"github.com/watchcore/watchcore/go/internal/foreign"
+	"github.com/watchcore/watchcore/go/internal/listwatch"
 )
 
 // DefaultMinRestartDelay is the minimum time between the starts of two attempts of a [RetryWatcher].

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"watchcore/internal/contract"
-	"watchcore/internal/rows"
-	"watchcore/watch"
+	"github.com/watchcore/watchcore/go/internal/contract"
+	"github.com/watchcore/watchcore/go/internal/rows"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 // The rows of contract/toolkit that are about watches; contract/README.md, "Words of watches", says what they mean.

@@ -3,7 +3,7 @@ package watch
 import (
 	"context"
 
-	"watchcore/internal/foreign"
+	"github.com/watchcore/watchcore/go/internal/foreign"
 )
 
 // ListRequest says what a ListerWatcher should list.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"watchcore/internal/listwatch"
+	"github.com/watchcore/watchcore/go/internal/listwatch"
 )
 
 // Status is a server's answer as an error, which an event of type Error carries.

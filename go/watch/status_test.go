@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"watchcore/watch"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 // coded is an error of another package that says its code.

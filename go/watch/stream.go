@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"sync"
 
-	"watchcore/internal/listwatch"
+	"github.com/watchcore/watchcore/go/internal/listwatch"
 )
 
 // Decoder reads events from a stream, such as the body of an HTTP response.

@@ -12,8 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"watchcore/internal/bounded"
-	"watchcore/watch"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 type decoder struct {

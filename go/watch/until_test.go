@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"watchcore/internal/bounded"
-	"watchcore/watch"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 func isType(expected watch.EventType) watch.ConditionFunc[string] {

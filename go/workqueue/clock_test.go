@@ -1,5 +1,5 @@
 package workqueue_test
 
-import "watchcore/internal/handclock"
+import "github.com/watchcore/watchcore/go/internal/handclock"
 
 func newClock() *handclock.Clock { return handclock.New() }

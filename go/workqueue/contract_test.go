@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"watchcore/internal/bounded"
-	"watchcore/internal/handclock"
-	"watchcore/internal/rows"
-	"watchcore/workqueue"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/internal/handclock"
+	"github.com/watchcore/watchcore/go/internal/rows"
+	"github.com/watchcore/watchcore/go/workqueue"
 )
 
 // The rows of contract/toolkit that are about a queue.

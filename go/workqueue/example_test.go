@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"watchcore/workqueue"
+	"github.com/watchcore/watchcore/go/workqueue"
 )
 
 func ExampleQueue() {

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"watchcore/watch"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 // RateLimiter says how long a key that failed must wait. Its methods may be called from any goroutine.

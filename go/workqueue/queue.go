@@ -27,8 +27,8 @@ import (
 	"sync"
 	"time"
 
-	"watchcore/internal/clocks"
-	"watchcore/watch"
+	"github.com/watchcore/watchcore/go/internal/clocks"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 // Options configures a queue. The zero value is client-go's default.

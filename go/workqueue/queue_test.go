@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"watchcore/internal/bounded"
-	"watchcore/internal/handclock"
-	"watchcore/watch"
-	"watchcore/workqueue"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/internal/handclock"
+	"github.com/watchcore/watchcore/go/watch"
+	"github.com/watchcore/watchcore/go/workqueue"
 )
 
 func soon(t testing.TB) context.Context {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"runtime"
 
-	"watchcore/watch"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 // ourBroadcaster publishes by the Broadcaster of go/watch.

@@ -7,7 +7,7 @@ require (
 	k8s.io/apimachinery v0.37.2
 	k8s.io/apiserver v0.37.2
 	k8s.io/client-go v0.37.2
-	watchcore v0.0.0
+	github.com/watchcore/watchcore/go v0.0.0
 )
 
 require (
@@ -92,4 +92,4 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
-replace watchcore => ../../../go
+replace github.com/watchcore/watchcore/go => ../../../go

@@ -4,8 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 
-	"watchcore"
-	"watchcore/informer"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/informer"
 )
 
 // ourInformer is go/informer over a cache. Its decoder finds the first objects made.

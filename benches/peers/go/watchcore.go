@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"unsafe"
 
-	"watchcore"
+	watchcore "github.com/watchcore/watchcore/go"
 )
 
 // watchcorePublisher writes a cache; each watcher is a subscription.

@@ -16,7 +16,7 @@ import (
 	"io"
 	"os"
 
-	"watchcore/watch"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 func main() {

@@ -7,7 +7,7 @@ import (
 	"os"
 	"testing"
 
-	"watchcore/internal/bounded"
+	"github.com/watchcore/watchcore/go/internal/bounded"
 )
 
 func Example() {

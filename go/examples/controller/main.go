@@ -30,9 +30,9 @@ import (
 	"sync"
 	"time"
 
-	"watchcore"
-	"watchcore/informer"
-	"watchcore/workqueue"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/informer"
+	"github.com/watchcore/watchcore/go/workqueue"
 )
 
 const (

@@ -27,8 +27,8 @@ import (
 	"strings"
 	"time"
 
-	"watchcore"
-	"watchcore/informer"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/informer"
 )
 
 // instance is the value under /services/NAME/INSTANCE.

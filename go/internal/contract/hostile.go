@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"watchcore/internal/bounded"
-	"watchcore/internal/handclock"
-	"watchcore/watch"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/internal/handclock"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 // Hostile is a server that cuts watches, refuses requests, compacts, goes back and lies, and is

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"watchcore/watch"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 // Lister makes a Source a watch.ListerWatcher.

@@ -13,9 +13,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"watchcore/internal/handclock"
-	"watchcore/internal/rows"
-	"watchcore/watch"
+	"github.com/watchcore/watchcore/go/internal/handclock"
+	"github.com/watchcore/watchcore/go/internal/rows"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 // Page is the answer to a list request.

@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"watchcore/internal/bounded"
-	"watchcore/internal/handclock"
-	"watchcore/internal/rows"
-	"watchcore/watch"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/internal/handclock"
+	"github.com/watchcore/watchcore/go/internal/rows"
+	"github.com/watchcore/watchcore/go/watch"
 )
 
 var errCondition = errors.New("as the row says")

@@ -15,7 +15,7 @@ import (
 	"os"
 	"strconv"
 
-	"watchcore"
+	watchcore "github.com/watchcore/watchcore/go"
 )
 
 // fnv is FNV-1a with 64 bits: watchcore-cli/src/demo/hash.rs defines its input.

@@ -19,7 +19,7 @@ import (
 	"syscall"
 	"testing"
 
-	"watchcore/internal/bounded"
+	"github.com/watchcore/watchcore/go/internal/bounded"
 )
 
 // binaries is the directory of the etcd that scripts/etcd.sh builds where need be.

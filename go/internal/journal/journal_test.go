@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"watchcore/internal/bounded"
-	"watchcore/internal/journal"
+	"github.com/watchcore/watchcore/go/internal/bounded"
+	"github.com/watchcore/watchcore/go/internal/journal"
 )
 
 func isClosed(c <-chan struct{}) bool {

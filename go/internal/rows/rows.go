@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"watchcore/internal/bounded"
+	"github.com/watchcore/watchcore/go/internal/bounded"
 )
 
 // Machine runs the steps of one case, and returns the lines that they print. If a step cannot be

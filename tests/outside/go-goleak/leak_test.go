@@ -6,8 +6,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"watchcore"
-	"watchcore/informer"
+	watchcore "github.com/watchcore/watchcore/go"
+	"github.com/watchcore/watchcore/go/informer"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

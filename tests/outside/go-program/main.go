@@ -9,7 +9,7 @@ import (
 	"log/slog"
 	"time"
 
-	"watchcore"
+	watchcore "github.com/watchcore/watchcore/go"
 )
 
 func embedded() error {
