@@ -14,6 +14,8 @@ INCLUDEDIR ?= $(PREFIX)/include
 PKGCONFIGDIR ?= $(LIBDIR)/pkgconfig
 MANDIR ?= $(PREFIX)/share/man
 DATADIR ?= $(PREFIX)/share/watchcore
+VERSION ?= $(shell sed -n 's/^version *= *"\(.*\)"/\1/p' Cargo.toml | head -n 1)
+PARTS ?=
 FAULT ?=
 BENCH ?=
 MUTANT ?=
@@ -29,7 +31,6 @@ OUT_TEST := target/watchcore-test
 COMMAND ?= target/release/watchcore
 # The library is always built in target/, whatever the caller's settings say.
 cargo_lib = env -u CARGO_TARGET_DIR -u CARGO_BUILD_TARGET $(CARGO) build -p watchcore-capi --lib
-version = $$(sed -n 's/^version *= *"\(.*\)"/\1/p' Cargo.toml | head -n 1)
 
 # Where the Go module has the library of this machine: scripts/go-dist.sh says the names.
 GO_OBJECT = $$(scripts/go-dist.sh --object)
@@ -38,7 +39,7 @@ GO_TARGETS ?=
 # $(call pc,PREFIX,LIBDIR,INCLUDEDIR,FILE)
 define pc
 sed -e 's|@PREFIX@|$(1)|' -e 's|@LIBDIR@|$(2)|' -e 's|@INCLUDEDIR@|$(3)|' \
-	-e "s|@VERSION@|$(version)|" scripts/$(notdir $(4)).in >'$(4)'
+	-e "s|@VERSION@|$(VERSION)|" scripts/$(notdir $(4)).in >'$(4)'
 endef
 
 # $(call place,CARGO_OUTPUT,DIRECTORY,SETTINGS,STRIP,OBJECT): the library as a C program sees it.
@@ -127,6 +128,14 @@ mutants: ## breaks the code as tests/mutants says and expects the tests to notic
 header: ## write include/watchcore.h anew from the Rust source
 	WATCHCORE_BLESS=1 $(CARGO) test -p watchcore-capi --test header
 
+.PHONY: release
+release: ## everything that is published, in target/release-$(VERSION): VERSION=0.1.0
+	@scripts/release.sh '$(VERSION)'
+
+.PHONY: test-release
+test-release: ## takes up what `make release` has made on clean roots, as a stranger does; PARTS="go deb" for some
+	@scripts/test-release.sh '$(VERSION)' $(PARTS)
+
 .PHONY: semver
 semver: ## the Rust crates and the C header against the newest release, by cargo-semver-checks and abidiff
 	@scripts/semver.sh
@@ -173,7 +182,7 @@ install: $(if $(NO_BUILD),,lib) ## header, libraries, pkg-config files and the l
 	$(call pc,$(PREFIX),$(LIBDIR),$(INCLUDEDIR),$(DESTDIR)$(PKGCONFIGDIR)/watchcore.pc)
 	$(call pc,$(PREFIX),$(LIBDIR),$(INCLUDEDIR),$(DESTDIR)$(PKGCONFIGDIR)/watchcore-static.pc)
 	install -d '$(DESTDIR)$(MANDIR)/man3' '$(DESTDIR)$(DATADIR)'
-	umask 022; awk -v version=$(version) -f scripts/manual.awk $(HEADER) >'$(DESTDIR)$(MANDIR)/man3/watchcore.3'
+	umask 022; awk -v version=$(VERSION) -f scripts/manual.awk $(HEADER) >'$(DESTDIR)$(MANDIR)/man3/watchcore.3'
 	install -m 644 watchcore-capi/watchcore.supp '$(DESTDIR)$(DATADIR)/watchcore.supp'
 
 .PHONY: install-command
