@@ -7,6 +7,8 @@
 #   scripts/http-tests.sh --compiled                    whether Go has compiled that server before
 #   scripts/http-tests.sh --run COMMAND                 builds, and runs COMMAND with what the tests find their programs by
 #
+# HTTP_TESTS_WATCHCORE names another watchcore than the checkout's, HTTP_TESTS_NEXT the one that takes the server's place at SIGTERM.
+#
 # It builds the command line (debug), http-tests/rust (a workspace of its own) and the programs of http-tests/go (a
 # module of its own). go and cargo get what these need from their registries.
 set -euo pipefail
@@ -58,7 +60,7 @@ go build -ldflags "-X k8s.io/component-base/version.gitVersion=$kubernetes -X k8
 [ "$packages" != ./comparison/... ] || go build -o "$out/" ./comparison/apiserver
 exec 9>&-
 
-export HTTP_TESTS_ETCD=$etcd/etcd HTTP_TESTS_WATCHCORE=$root/target/debug/watchcore HTTP_TESTS_KUBECTL=$out/kubectl \
+export HTTP_TESTS_ETCD=$etcd/etcd HTTP_TESTS_WATCHCORE=${HTTP_TESTS_WATCHCORE:-$root/target/debug/watchcore} HTTP_TESTS_KUBECTL=$out/kubectl \
     HTTP_TESTS_APISERVER=$out/apiserver HTTP_TESTS_KUBE_RUST=$out/rust/debug/kube-client
 if [ "${1:-}" = --run ]; then
     shift

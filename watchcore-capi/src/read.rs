@@ -18,6 +18,7 @@ use super::handle::{self, Object, timeout};
 use super::key_value::{all_into_c, into_c, watchcore_key_value};
 use super::range::{range_of, watchcore_range};
 use std::ffi::c_void;
+use std::mem::offset_of;
 use watchcore::{Error, Page, Position, Read, ReadOptions, Result};
 
 /// The cache's present state; never waits.
@@ -130,7 +131,8 @@ pub unsafe extern "C" fn watchcore_cache_get(
             return Err(invalid("key is NULL. Give the key to read."));
         };
         let size = answer.size();
-        if size < size_of::<watchcore_answer>() {
+        // A later header's struct is longer: what a caller of this one has room for stays enough.
+        if size < offset_of!(watchcore_answer, kv) + size_of::<*const watchcore_key_value>() {
             return Err(invalid(format!(
                 "watchcore_answer has size {size}, without room for the key-value. Initialise it with its _INIT macro."
             )));

@@ -20,10 +20,13 @@ import (
 // Programs are the paths of what is run.
 type Programs struct {
 	Etcd, Watchcore, Kubectl, KubeRust string
+	// Next is the watchcore that takes the server's place when it has ended after SIGTERM: itself where there is none.
+	Next string
 }
 
-// ProgramsFromEnvironment reads what scripts/http-tests.sh sets.
+// ProgramsFromEnvironment reads what scripts/http-tests.sh sets, and HTTP_TESTS_NEXT where it is set.
 func ProgramsFromEnvironment() (p Programs, err error) {
+	p.Next = os.Getenv("HTTP_TESTS_NEXT")
 	for name, to := range map[string]*string{
 		"HTTP_TESTS_ETCD": &p.Etcd, "HTTP_TESTS_WATCHCORE": &p.Watchcore, "HTTP_TESTS_KUBECTL": &p.Kubectl, "HTTP_TESTS_KUBE_RUST": &p.KubeRust,
 	} {
@@ -54,11 +57,13 @@ type World struct {
 	Writer *Writer
 	// Say is told what happens.
 	Say func(format string, arguments ...any)
+
+	next string
 }
 
 // New starts one in a directory, with so many objects. Its Close ends it also where New fails.
 func New(ctx context.Context, programs Programs, directory string, objects int, say func(string, ...any)) (*World, error) {
-	w := &World{Say: say}
+	w := &World{Say: say, next: programs.Next}
 	return w, w.start(ctx, programs, directory, objects)
 }
 
@@ -139,11 +144,14 @@ func (w *World) Disrupt(ctx context.Context, changes int) error {
 	if err != nil {
 		return err
 	}
-	w.Say("%d changes, and SIGTERM to the server in the middle", changes-4*part)
+	w.Say("%d changes, and SIGTERM to the server in the middle%s", changes-4*part, map[bool]string{true: ", whose place another version takes"}[w.next != ""])
 	return w.during(ctx, changes-4*part, func() error {
 		if err := w.Server.Terminate(); err != nil && !strings.Contains(err.Error(), "exit status 143") &&
 			!strings.Contains(err.Error(), "signal: terminated") {
 			return fmt.Errorf("the server after SIGTERM: %w", err)
+		}
+		if w.next != "" {
+			w.Server.binary = w.next
 		}
 		return w.Server.Start(ctx)
 	})
