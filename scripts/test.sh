@@ -136,6 +136,8 @@ step_go-tags() {
 }
 # A module of its own, which alone needs Kubernetes' modules: go gets them from its proxy.
 step_go-kubernetes() { tested scripts/go.sh -C kubernetes test -vet=all -v -race -count=1 ./...; }
+# Kubernetes' own suite for the storage of an API server, on a cache. A module of its own, likewise.
+step_go-apiserver() { tested scripts/go.sh -C apiserver test -vet=all -v -race -count=1 ./...; }
 # Real clients against watchcore serve.
 step_http-tests() { tested scripts/http-tests.sh -v; }
 # Its answers beside those of Kubernetes' API server, which Go compiles for some minutes.
@@ -255,7 +257,7 @@ lanes=("" "" "")
 ! wants rust || lanes[0]+=" fmt storeys operations rows names clippy no-features rust doc outside-rust"
 ! wants c go || lanes[1]+=" lib fake-etcd"
 ! wants c || lanes[1]+=" lib-test c python outside-c"
-! wants go || lanes[1]+=" gofmt go go-tags go-kubernetes outside-go"
+! wants go || lanes[1]+=" gofmt go go-tags go-kubernetes go-apiserver outside-go"
 ! wants loom || lanes[2]+=" loom toolkit-loom"
 ! wants go || lanes[2]+=" http-tests$comparison"
 ! wants rust || lanes[2]+=" address$msrv pipe"

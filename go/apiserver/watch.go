@@ -1,0 +1,347 @@
+package apiserver
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/cacher/delegator"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/apiserver/pkg/util/flowcontrol"
+
+	watchcore "github.com/watchcore/watchcore/go"
+)
+
+const (
+	// bookmarkPeriod and bookmarkBeforeEnd are when a watch gets bookmarks: as those of the cacher of k8s.io/apiserver.
+	bookmarkPeriod    = time.Minute
+	bookmarkBeforeEnd = 2 * time.Second
+	// decodedAhead is how many events are ready for a watcher that is slower. The rest stays in the log, at no cost.
+	decodedAhead = 10
+)
+
+// Watch watches from the cache. A watch whose start is not possible gets one event of type Error, as in k8s.io/apiserver.
+func (s *store) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+	if !utilfeature.DefaultFeatureGate.Enabled(features.WatchList) {
+		opts.SendInitialEvents = nil
+	}
+	prepared, err := s.prepare(key, opts.Recursive)
+	if err != nil {
+		return nil, err
+	}
+	revision, err := s.versioner.ParseResourceVersion(opts.ResourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	if !s.cache.Ready() {
+		return nil, apierrors.NewTooManyRequests("storage is (re)initializing", retrySeconds)
+	}
+	parts := s.split(&opts.Predicate)
+	w := &watcher{store: s, rest: parts.rest, bookmarks: opts.Predicate.AllowWatchBookmarks, out: make(chan watch.Event, decodedAhead)}
+	w.ctx, w.cancel = context.WithCancel(ctx)
+	start, err := s.start(ctx, revision, opts)
+	if err != nil {
+		return w.refused(err), nil
+	}
+	w.endMark = isListWatch(opts)
+	w.starting = start == watchcore.StartState() || opts.SendInitialEvents != nil && *opts.SendInitialEvents
+	w.sub, err = s.cache.Subscribe(ctx, watchcore.SubscribeOptions{
+		Start:          start,
+		StartTimeout:   freshTimeout,
+		Range:          keysOf(prepared, opts.Recursive),
+		LabelSelector:  parts.labels,
+		FieldSelector:  parts.fields,
+		WholeRevisions: true,
+		OnLag:          watchcore.LagResnapshot,
+	})
+	if err != nil {
+		return w.refused(s.statusError(err)), nil
+	}
+	go w.run()
+	return w, nil
+}
+
+// keysOf are the keys of one object, or of all below a directory.
+func keysOf(prepared string, recursive bool) watchcore.Range {
+	if recursive {
+		return watchcore.RangePrefix(prepared)
+	}
+	return watchcore.RangeKey(prepared)
+}
+
+// isListWatch says whether the initial state ends with a bookmark that says so.
+func isListWatch(opts storage.ListOptions) bool {
+	return opts.SendInitialEvents != nil && *opts.SendInitialEvents && opts.Predicate.AllowWatchBookmarks
+}
+
+// start says where a watch begins:
+//
+//	resourceVersion   sendInitialEvents unset   true                             false
+//	unset             the state of the cache    the state, as new as etcd's      behind what etcd has
+//	0                 the state of the cache    the state of the cache           behind what the cache has
+//	N                 behind N                  the state, not older than N      behind N
+func (s *store) start(ctx context.Context, revision uint64, opts storage.ListOptions) (start watchcore.Start, err error) {
+	if isListWatch(opts) && !delegator.ConsistentReadSupported() {
+		return start, errors.New("a watch stream was requested by the client but the required storage feature RequestWatchProgress is disabled")
+	}
+	if opts.ResourceVersion == "" && opts.SendInitialEvents != nil {
+		if revision, err = s.writes.GetCurrentResourceVersion(ctx); err != nil {
+			return start, err
+		}
+	}
+	switch state := opts.SendInitialEvents; {
+	case state != nil && *state && revision > 0:
+		return watchcore.StartStateAtLeast(revision), nil
+	case revision > 0:
+		return watchcore.StartAfter(revision), nil
+	case state != nil && !*state:
+		return watchcore.StartNow(), nil
+	}
+	return watchcore.StartState(), nil
+}
+
+// watcher is one watch. Its goroutine reads the subscription; it ends with the context, by Stop, or behind an event of type Error.
+type watcher struct {
+	store     *store
+	rest      storage.SelectionPredicate // what the cache does not evaluate
+	bookmarks bool
+	sub       *watchcore.Subscription
+	out       chan watch.Event
+	ctx       context.Context
+	cancel    context.CancelFunc
+	endMark   bool // the initial state ends with a bookmark
+	starting  bool // the initial state is not complete
+
+	catchingUp bool              // between the marks of a resync
+	difference []watchcore.Event // what came since its beginning
+}
+
+// ResultChan returns the channel of the events.
+func (w *watcher) ResultChan() <-chan watch.Event { return w.out }
+
+// Stop ends the watch. Any goroutine, more than once.
+func (w *watcher) Stop() { w.cancel() }
+
+// refused makes it a watch that has an error only, or nothing where its context is done.
+func (w *watcher) refused(err error) watch.Interface {
+	if w.ctx.Err() == nil {
+		w.out <- errorEvent(err)
+	}
+	w.cancel()
+	close(w.out)
+	return w
+}
+
+func errorEvent(err error) watch.Event {
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		s := status.Status()
+		return watch.Event{Type: watch.Error, Object: &s}
+	}
+	return watch.Event{Type: watch.Error, Object: &metav1.Status{
+		Status: metav1.StatusFailure, Message: err.Error(), Reason: metav1.StatusReasonInternalError, Code: http.StatusInternalServerError,
+	}}
+}
+
+func (w *watcher) run() {
+	defer close(w.out)
+	defer w.cancel()
+	defer w.sub.Close()
+	if err := w.forward(); err != nil && w.ctx.Err() == nil {
+		w.send(errorEvent(w.store.statusError(err)))
+	}
+}
+
+// forward gives out events until there are no more, and bookmarks when it is time for them.
+func (w *watcher) forward() error {
+	if !w.starting {
+		flowcontrol.WatchInitialized(w.ctx)
+	}
+	var lost error
+	due := w.nextBookmark(time.Now())
+	for {
+		waiting, cancel := w.ctx, context.CancelFunc(func() {})
+		if w.bookmarks {
+			waiting, cancel = context.WithDeadline(w.ctx, due)
+		}
+		batch, err := w.sub.Next(waiting)
+		cancel()
+		switch {
+		case w.ctx.Err() != nil:
+			return nil
+		case err != nil && waiting.Err() != nil:
+			if err := w.bookmark(w.sub.Position().Revision, false); err != nil {
+				return err
+			}
+			due = w.nextBookmark(time.Now())
+			continue
+		case errors.Is(err, watchcore.ErrLagged) && lost == nil:
+			lost = err // what was lost follows as a difference, or the subscription has ended
+			continue
+		case err != nil:
+			return cmp.Or(lost, err)
+		}
+		lost = nil
+		own := batch.Clone()
+		batch.Release() // the watcher may be slow
+		if err := w.give(own); err != nil {
+			return err
+		}
+	}
+}
+
+// nextBookmark is when the next bookmark is due: each minute, and shortly before the watch has to end.
+func (w *watcher) nextBookmark(now time.Time) time.Time {
+	next := now.Add(bookmarkPeriod)
+	if end, ok := w.ctx.Deadline(); ok {
+		if last := end.Add(-bookmarkBeforeEnd); last.After(now) && last.Before(next) {
+			return last
+		}
+	}
+	return next
+}
+
+// give gives out a batch.
+func (w *watcher) give(batch *watchcore.Batch) error {
+	for e := range batch.Events() {
+		var err error
+		switch {
+		case e.Type == watchcore.EventResync:
+			err = w.resync(e.Resync())
+		case e.Type == watchcore.EventBookmark:
+			if e.EndsInitialState() && w.starting {
+				w.starting = false
+				if w.endMark {
+					err = w.bookmark(e.Revision, true)
+				}
+				flowcontrol.WatchInitialized(w.ctx)
+			}
+		case w.catchingUp:
+			w.difference = append(w.difference, e)
+		default:
+			err = w.event(e)
+		}
+		if err != nil || w.ctx.Err() != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// resync begins and ends the difference to the state that the watcher had when it lost events. The difference is given out in the
+// order of its revisions: a client that resumes behind one of them has everything before it.
+func (w *watcher) resync(mark watchcore.ResyncMark) error {
+	if mark.Reason != watchcore.ReasonLagged {
+		return apierrors.NewResourceExpired("the history of etcd was replaced: " + mark.Reason.String())
+	}
+	if w.catchingUp = mark.Phase == watchcore.ResyncBegin; w.catchingUp {
+		return nil
+	}
+	events := w.difference
+	w.difference = nil
+	slices.SortStableFunc(events, func(a, b watchcore.Event) int { return cmp.Compare(a.ModRevision(), b.ModRevision()) })
+	for _, e := range events {
+		if err := w.event(e); err != nil || w.ctx.Err() != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *watcher) event(e watchcore.Event) error {
+	out, err := w.translate(e)
+	if err == nil && out.Type != "" {
+		w.send(out)
+	}
+	return err
+}
+
+// translate says what an event is for this watch. With the part of the predicate that the cache does not evaluate an object may come
+// or go by being modified. An object that a watcher has and whose last value is lost ends the watch with 410: only a list tells then.
+func (w *watcher) translate(e watchcore.Event) (out watch.Event, err error) {
+	s := w.store
+	var before, now *item
+	lost := false
+	if e.Type != watchcore.EventAdded {
+		if lost = e.PrevValueView() == nil; !lost {
+			before, err = s.side(&w.rest, e, s.items.PrevValue)
+		}
+	}
+	if err == nil && e.Type != watchcore.EventDeleted {
+		now, err = s.side(&w.rest, e, s.items.Value)
+	}
+	if err != nil {
+		return out, err
+	}
+	var object *object
+	switch {
+	case now != nil:
+		out.Type = watch.Modified
+		if before == nil && !lost {
+			out.Type = watch.Added
+		}
+		object, err = now.at(e.ModRevision(), s.versioner)
+	case lost:
+		return out, apierrors.NewResourceExpired("the last value of " + e.Key() + " has left the window")
+	case before != nil:
+		out.Type = watch.Deleted
+		object, err = before.deletedAt(e.Revision, s.versioner)
+	default:
+		return out, nil
+	}
+	out.Object = object
+	return out, err
+}
+
+// side decodes one side of an event; nil if the predicate does not select it.
+func (s *store) side(p *storage.SelectionPredicate, e watchcore.Event, value func(watchcore.Event) (*item, error)) (*item, error) {
+	i, err := value(e)
+	if err != nil {
+		return nil, err
+	}
+	if selected, err := s.matches(p, i); err != nil || !selected {
+		return nil, err
+	}
+	return i, nil
+}
+
+// bookmark gives the position, if the watcher knows no newer one.
+func (w *watcher) bookmark(revision uint64, endsState bool) error {
+	object := w.store.newFunc()
+	if err := w.store.versioner.UpdateObject(object, revision); err != nil {
+		return err
+	}
+	if endsState {
+		if err := markEnd(object); err != nil {
+			return err
+		}
+	}
+	w.send(watch.Event{Type: watch.Bookmark, Object: object})
+	return nil
+}
+
+func markEnd(object runtime.Object) error {
+	m, err := meta.Accessor(object)
+	if err != nil {
+		return err
+	}
+	m.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+	return nil
+}
+
+func (w *watcher) send(e watch.Event) {
+	select {
+	case w.out <- e:
+	case <-w.ctx.Done():
+	}
+}

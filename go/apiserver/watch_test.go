@@ -1,0 +1,241 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/apis/example"
+	"k8s.io/apiserver/pkg/storage"
+
+	watchcore "github.com/watchcore/watchcore/go"
+)
+
+func podKey(name string) string { return "/pods/default/" + name }
+
+func (w *world) create(t *testing.T, name string) *example.Pod {
+	t.Helper()
+	out := &example.Pod{}
+	must(t, w.Create(t.Context(), podKey(name), &example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}, out, 0))
+	return out
+}
+
+// label gives a pod another label, and returns its resourceVersion.
+func (w *world) label(t *testing.T, name, label string) uint64 {
+	t.Helper()
+	out := &example.Pod{}
+	must(t, w.GuaranteedUpdate(t.Context(), podKey(name), out, false, nil, storage.SimpleUpdate(func(o runtime.Object) (runtime.Object, error) {
+		o.(*example.Pod).Labels = map[string]string{"n": label}
+		return o, nil
+	}), nil))
+	revision, err := w.versioner.ObjectResourceVersion(out)
+	must(t, err)
+	return revision
+}
+
+func (w *world) follow(t *testing.T, resourceVersion string) watch.Interface {
+	t.Helper()
+	open, err := w.Watch(t.Context(), "/pods/", storage.ListOptions{ResourceVersion: resourceVersion, Predicate: storage.Everything, Recursive: true})
+	must(t, err)
+	t.Cleanup(open.Stop)
+	return open
+}
+
+func podOf(t *testing.T, e watch.Event) *example.Pod {
+	t.Helper()
+	cacheable, ok := e.Object.(runtime.CacheableObject)
+	if !ok {
+		t.Fatalf("%s has a %T: %v", e.Type, e.Object, e.Object)
+	}
+	return cacheable.GetObject().(*example.Pod)
+}
+
+// A watcher that does not read while more happens than the log has is not ended. It gets the newest version of each object, in the order
+// of the revisions.
+func TestSlowWatcherCatchesUp(t *testing.T) {
+	w := newWorld(t, withCache(watchcore.Config{Capacity: 128}))
+	first := w.create(t, "a")
+	w.create(t, "b")
+	slow := w.follow(t, first.ResourceVersion)
+	var newest uint64
+	for i := range 400 {
+		newest = w.label(t, []string{"b", "a"}[i%2], fmt.Sprint(i))
+	}
+	w.create(t, "last")
+	until(t, "the cache has everything", func() bool { return w.cache.Revision() > newest })
+
+	state, last, events := map[string]string{}, uint64(0), 0
+	for e := range slow.ResultChan() {
+		events++
+		pod := podOf(t, e)
+		revision, err := w.versioner.ObjectResourceVersion(pod)
+		must(t, err)
+		if revision <= last {
+			t.Fatalf("%s of %s has revision %d behind %d", e.Type, pod.Name, revision, last)
+		}
+		last = revision
+		state[pod.Name] = pod.Labels["n"]
+		if pod.Name == "last" {
+			break
+		}
+	}
+	want := map[string]string{"a": "399", "b": "398", "last": ""}
+	if fmt.Sprint(state) != fmt.Sprint(want) || events > 300 {
+		t.Fatalf("after %d events the watcher has %v, not %v", events, state, want)
+	}
+}
+
+// Where the last value of a deleted object is lost, a list alone tells: the watch ends with 410.
+func TestLostDeletionIsExpired(t *testing.T) {
+	w := newWorld(t, withCache(watchcore.Config{Capacity: 128}))
+	w.create(t, "a")
+	slow := w.follow(t, w.create(t, "gone").ResourceVersion)
+	var newest uint64
+	for i := range 400 {
+		if i == 150 { // behind what is ready for the watcher, before what the log has in the end
+			must(t, w.Delete(t.Context(), podKey("gone"), &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}))
+		}
+		newest = w.label(t, "a", fmt.Sprint(i))
+	}
+	until(t, "the cache has everything", func() bool { return w.cache.Revision() >= newest })
+	var last watch.Event
+	for e := range slow.ResultChan() {
+		last = e
+	}
+	if status, _ := last.Object.(*metav1.Status); status == nil || status.Reason != metav1.StatusReasonExpired {
+		t.Fatalf("the last event is %s %v", last.Type, last.Object)
+	}
+}
+
+// The cache selects by labels and by a pod's node, and the rest is selected here: by both ways an object comes and goes by a change.
+func TestSelectors(t *testing.T) {
+	for name, settings := range map[string][]setting{"by the cache": nil, "by decoded objects": {withTransformer(&reversing{})}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, settings...)
+			if w.plain != (settings == nil) {
+				t.Fatalf("the cache reads the objects: %v", w.plain)
+			}
+			from := w.create(t, "a").ResourceVersion
+			p := storage.SelectionPredicate{
+				Label: labels.SelectorFromSet(labels.Set{"n": "1"}), Field: fields.ParseSelectorOrDie("metadata.name=a,status.phase!=Failed,spec.nodeName="),
+				GetAttrs: podAttributes,
+			}
+			open, err := w.Watch(t.Context(), "/pods/", storage.ListOptions{ResourceVersion: from, Predicate: p, Recursive: true})
+			must(t, err)
+			defer open.Stop()
+			w.create(t, "b")
+			var at uint64
+			for _, label := range []string{"0", "1", "1", "2", "1"} {
+				w.label(t, "b", label)
+				at = w.label(t, "a", label)
+			}
+			var types []watch.EventType
+			for range 3 { // the second "1" changes nothing
+				types = append(types, (<-open.ResultChan()).Type)
+			}
+			if want := []watch.EventType{watch.Added, watch.Deleted, watch.Added}; !slices.Equal(types, want) {
+				t.Errorf("the watcher got %v, not %v", types, want)
+			}
+			list := &example.PodList{}
+			must(t, w.GetList(t.Context(), "/pods/", storage.ListOptions{ResourceVersion: fmt.Sprint(at), Predicate: p, Recursive: true}, list))
+			if len(list.Items) != 1 || list.Items[0].Name != "a" {
+				t.Errorf("the list has %v", list.Items)
+			}
+		})
+	}
+}
+
+// counting counts decoded objects.
+type counting struct {
+	runtime.Codec
+	decoded atomic.Int64
+}
+
+func (c *counting) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	if into == nil { // the storage below decodes into an object of its own
+		c.decoded.Add(1)
+	}
+	return c.Codec.Decode(data, defaults, into)
+}
+
+// However many watch, an event's object is decoded once and encoded once for each form.
+func TestEventsAreDecodedAndEncodedOnce(t *testing.T) {
+	codec := &counting{Codec: protobufCodec}
+	w := newWorld(t, withCodec(codec))
+	from := w.create(t, "a").ResourceVersion
+	var watchers []watch.Interface
+	for range 10 {
+		watchers = append(watchers, w.follow(t, from))
+	}
+	w.create(t, "b")
+	var encoded atomic.Int64
+	encode := func(o runtime.Object, to io.Writer) error {
+		encoded.Add(1)
+		return protobufCodec.Encode(o, to)
+	}
+	before := codec.decoded.Load()
+	var all sync.WaitGroup
+	for _, one := range watchers {
+		all.Go(func() {
+			e := <-one.ResultChan()
+			if err := e.Object.(runtime.CacheableObject).CacheEncode("form", encode, io.Discard); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if decoded := codec.decoded.Load(); decoded > 1 || encoded.Load() != 1 {
+		t.Errorf("decoded %d times (%d before the first watcher read), encoded %d times", decoded, before, encoded.Load())
+	}
+}
+
+// A watcher's object is its own: what it changes, no other one sees.
+func TestObjectsAreNotShared(t *testing.T) {
+	w := newWorld(t)
+	from := w.create(t, "a").ResourceVersion
+	one, other := w.follow(t, from), w.follow(t, from)
+	w.create(t, "b")
+	podOf(t, <-one.ResultChan()).Labels = map[string]string{"changed": "yes"}
+	if pod := podOf(t, <-other.ResultChan()); pod.Labels != nil {
+		t.Errorf("the other watcher has %v", pod.Labels)
+	}
+}
+
+// A history that etcd replaced ends a watch with 410, so that the client lists anew. A loss of this watch alone does not.
+func TestReplacedHistoryIsExpired(t *testing.T) {
+	for reason, ends := range map[watchcore.ResyncReason]bool{
+		watchcore.ReasonHistoryReset: true, watchcore.ReasonCompacted: true, watchcore.ReasonLagged: false,
+	} {
+		err := (&watcher{}).resync(watchcore.ResyncMark{Reason: reason, Phase: watchcore.ResyncBegin})
+		if apierrors.IsResourceExpired(err) != ends || !ends && err != nil {
+			t.Errorf("%v: %v", reason, err)
+		}
+	}
+}
+
+// A watch ends with its context also where nobody reads it.
+func TestUnreadWatchEnds(t *testing.T) {
+	w := newWorld(t)
+	from := w.create(t, "a").ResourceVersion
+	ctx, cancel := context.WithCancel(t.Context())
+	open, err := w.Watch(ctx, "/pods/", storage.ListOptions{ResourceVersion: from, Predicate: storage.Everything, Recursive: true})
+	must(t, err)
+	for i := range 2 * decodedAhead {
+		w.label(t, "a", fmt.Sprint(i))
+	}
+	cancel()
+	until(t, "no subscription is open", func() bool { return len(w.cache.Subscriptions()) == 0 })
+	for range open.ResultChan() {
+	}
+}
