@@ -4,10 +4,20 @@
 #
 #   scripts/test-release.sh VERSION            all of them
 #   scripts/test-release.sh VERSION NAME...    these
+#   scripts/test-release.sh --parts NAME       prints which parts of a release that proof takes up
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 . scripts/release/lib.sh
 
+if [ "${1:-}" = --parts ]; then
+    case ${2:-} in
+    go) printf '%s\n' notices git goproxy ;;
+    rust) printf '%s\n' notices crates ;;
+    archives | upgrade) printf '%s\n' notices archives ;;
+    deb | image) printf '%s\n' notices "$2" ;;
+    esac
+    exit
+fi
 [ $# -ge 1 ] || { echo "usage: test-release.sh VERSION [NAME...]" >&2; exit 2; }
 export VERSION=$1 OUT=$PWD/target/release-$1
 shift
