@@ -103,7 +103,8 @@ func (s *store) start(ctx context.Context, revision uint64, opts storage.ListOpt
 	case state != nil && *state && revision > 0:
 		return watchcore.StartStateAtLeast(revision), nil
 	case revision > 0:
-		return watchcore.StartAfter(revision), nil
+		// Behind a revision that no cache can reach a watch waits, as long as it is open, for what does not come.
+		return watchcore.StartAfter(min(revision, watchcore.MaxRevision)), nil
 	case state != nil && !*state:
 		return watchcore.StartNow(), nil
 	}
@@ -180,8 +181,10 @@ func (w *watcher) forward() error {
 		case w.ctx.Err() != nil:
 			return nil
 		case err != nil && waiting.Err() != nil:
-			if err := w.bookmark(w.sub.Position().Revision, false); err != nil {
-				return err
+			if !w.starting && !w.catchingUp {
+				if err := w.bookmark(w.sub.Position().Revision, false); err != nil {
+					return err
+				}
 			}
 			due = w.nextBookmark(time.Now())
 			continue

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -237,5 +239,26 @@ func TestUnreadWatchEnds(t *testing.T) {
 	cancel()
 	until(t, "no subscription is open", func() bool { return len(w.cache.Subscriptions()) == 0 })
 	for range open.ResultChan() {
+	}
+}
+
+// A resourceVersion may be any number: one that will not come is too large, for a watch it has not come yet.
+func TestRevisionsThatDoNotCome(t *testing.T) {
+	w := newWorld(t)
+	w.create(t, "a")
+	for _, revision := range []uint64{1 << 40, 1 << 62, 1 << 63, math.MaxUint64} {
+		at := strconv.FormatUint(revision, 10)
+		if err := w.Get(t.Context(), podKey("a"), storage.GetOptions{ResourceVersion: at}, &example.Pod{}); !storage.IsTooLargeResourceVersion(err) {
+			t.Errorf("get at %s: %v", at, err)
+		}
+		opts := storage.ListOptions{ResourceVersion: at, Predicate: storage.Everything, Recursive: true}
+		if err := w.GetList(t.Context(), "/pods/", opts, &example.PodList{}); !storage.IsTooLargeResourceVersion(err) {
+			t.Errorf("list at %s: %v", at, err)
+		}
+		select {
+		case e := <-w.follow(t, at).ResultChan():
+			t.Errorf("watch behind %s: %s %v", at, e.Type, e.Object)
+		default:
+		}
 	}
 }
