@@ -319,7 +319,7 @@ int32_t watchcore_code_describe(int32_t code,
 // exits.
 // ===========================================================================================================
 
-// The library's version, such as "0.1.0". NUL-terminated, static, never freed. Any thread; never blocks. Since 0.1.
+// The library's version, such as "1.2.3". NUL-terminated, static, never freed. Any thread; never blocks. Since 0.1.
 const char *watchcore_version(void);
 
 // The number of the binary interface: the one in the shared library's soname. It changes only when a program

@@ -22,7 +22,7 @@ use super::writer::watchcore_writer;
 use std::ffi::c_char;
 use watchcore::{Code, Error, Result};
 
-/// The library's version, such as "0.1.0". NUL-terminated, static, never freed. Any thread; never blocks.
+/// The library's version, such as "1.2.3". NUL-terminated, static, never freed. Any thread; never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn watchcore_version() -> *const c_char {
     let version = concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast();
