@@ -40,7 +40,10 @@ for part in "${parts[@]}"; do
 done
 (
     cd -- "$OUT"
-    cp -p -- notices/* .
-    find . -type f ! -name .commit ! -path './.*' ! -path './notices/*' ! -path './git/*' ! -name SHA256SUMS -print0 | LC_ALL=C sort -z | xargs -0 sha256sum >SHA256SUMS
+    [ ! -d notices ] || cp -p -- notices/* .
+    # An entry of crates/vendor has the sums of its files. The bare repository has sums of its own.
+    find . -type f ! -name .commit ! -path './.*' ! -path './notices/*' ! -path './git/*' ! -name SHA256SUMS \
+        \( ! -path './crates/vendor/*' -o -path './crates/vendor/*/.cargo-checksum.json' \) -print0 |
+        LC_ALL=C sort -z | xargs -0 sha256sum >SHA256SUMS
 )
 say "$OUT has ${parts[*]}: next, 'make test-release VERSION=$VERSION'"
