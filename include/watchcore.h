@@ -9,7 +9,9 @@
 //
 // Build      cc program.c $(pkg-config --cflags --libs watchcore)
 //            With the archive, where both are installed: pkg-config --cflags --libs watchcore-static. Wholly static:
-//            cc -static program.c $(pkg-config --static --cflags --libs watchcore). Neither needs a libgcc.
+//            cc -static program.c $(pkg-config --static --cflags --libs watchcore). Neither needs a libgcc. Without
+//            pkg-config: cc program.c libwatchcore.a -static-libgcc -lutil -lrt -lpthread -lm -ldl
+// For        64-bit Linux. A release's library needs glibc 2.30 or newer.
 //
 // Contents
 //
@@ -99,7 +101,7 @@
 //
 // Conventions
 //
-// Language   C99 or newer, or C++11 or newer. The library is for Linux, on 64-bit processors.
+// Language   C99 or newer, or C++11 or newer.
 // Codes      Functions that can fail return an int32_t: WATCHCORE_OK (0) or one of the codes of section 2, and
 //            take a last `watchcore_error *error`: NULL, or the caller's own memory, prepared with
 //            WATCHCORE_ERROR_INIT. It is written only if the call fails. No text is kept in a handle or
