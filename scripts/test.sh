@@ -72,10 +72,12 @@ step_msrv() {
 }
 # Library, binary, integration tests and examples; the header test is among them.
 step_rust() { cargo test --workspace --all-features --no-fail-fast --lib --bins --tests --examples; }
-# The documentation's examples, and its links.
+# The documentation's examples, and its links, with the flags of docs.rs, which has a nightly's rustdoc.
 step_doc() {
-    cargo test --workspace --all-features --doc &&
-        RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings" cargo doc --no-deps --workspace --all-features
+    printf '#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc "$@"\n' >target/docs-rs && chmod +x target/docs-rs &&
+        cargo test --workspace --all-features --doc &&
+        RUSTDOC=$PWD/target/docs-rs RUSTDOCFLAGS="${RUSTDOCFLAGS:-} --cfg docsrs -D warnings" \
+            cargo doc --no-deps --workspace --all-features
 }
 
 # models CFG ARGUMENT...: the models that cargo test with these arguments runs. Under a cfg every crate is another build, which has
