@@ -5,7 +5,8 @@
 #   scripts/release.sh VERSION            sets the version where it stands, then makes every part
 #   scripts/release.sh VERSION PART...    only these parts (notices git goproxy crates archives deb image)
 #
-# Where the version was another, it is set and nothing is built: look at the change, commit it, and run the script again.
+# Where the version was another, it is set and nothing is built: look at the change, commit it, and run the script again. So it is
+# with another address of the repository, after scripts/release/version.sh VERSION ADDRESS.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 . scripts/release/lib.sh

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Compares the public interface of the crates and of the C header with that of the newest release, the newest tag v* reachable from
-# HEAD. It fails where a program that compiled with that release would not compile, or one that was linked with its C library not run.
+# Compares the public interface of the crates and of the C header with that of the release before: the newest tag v* that HEAD has
+# behind it. It fails where a program that compiled with that release would not compile, or one that was linked with its C library not run.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
-tag=$(git describe --tags --abbrev=0 --match 'v*' 2>/dev/null) || { echo "semver.sh: no tag v* is reachable from HEAD, so there is no release to compare with."; exit; }
+tag=$(git describe --tags --abbrev=0 --match 'v*' HEAD^ 2>/dev/null) || { echo "semver.sh: no tag v* is behind HEAD, so there is no release to compare with."; exit; }
 needs() { command -v "$1" >/dev/null || { echo "semver.sh: $1 is missing: $2" >&2; exit 1; }; }
 needs cargo-semver-checks "cargo install --locked cargo-semver-checks"
 needs abidiff "install libabigail (Debian: apt-get install abigail-tools)"
