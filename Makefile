@@ -13,6 +13,9 @@ LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 PKGCONFIGDIR ?= $(LIBDIR)/pkgconfig
 MANDIR ?= $(PREFIX)/share/man
+BASHDIR ?= $(PREFIX)/share/bash-completion/completions
+ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
+FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 DATADIR ?= $(PREFIX)/share/watchcore
 VERSION = $(shell sed -n 's/^version *= *"\(.*\)"/\1/p' Cargo.toml | head -n 1)
 PARTS =
@@ -40,6 +43,12 @@ GO_TARGETS ?=
 define pc
 sed -e 's|@PREFIX@|$(1)|' -e 's|@LIBDIR@|$(2)|' -e 's|@INCLUDEDIR@|$(3)|' \
 	-e "s|@VERSION@|$(VERSION)|" scripts/$(notdir $(4)).in >'$(4)'
+endef
+
+# $(call completion,SHELL,DIRECTORY,FILE)
+define completion
+install -d '$(DESTDIR)$(2)'
+umask 022; '$(DESTDIR)$(BINDIR)/watchcore' completions $(1) >'$(DESTDIR)$(2)/$(3)'
 endef
 
 # $(call place,CARGO_OUTPUT,DIRECTORY,SETTINGS,STRIP,OBJECT): the library as a C program sees it.
@@ -186,13 +195,16 @@ install: $(if $(NO_BUILD),,lib) ## header, libraries, pkg-config files and the l
 	install -m 644 watchcore-capi/watchcore.supp '$(DESTDIR)$(DATADIR)/watchcore.supp'
 
 .PHONY: install-command
-install-command: ## the command and its man pages below DESTDIR and PREFIX
+install-command: ## the command, its man pages and completions below DESTDIR and PREFIX
 ifndef NO_BUILD
 	$(CARGO) build --release -p watchcore-cli
 endif
 	install -d '$(DESTDIR)$(BINDIR)' '$(DESTDIR)$(MANDIR)/man1'
 	install -m 755 '$(COMMAND)' '$(DESTDIR)$(BINDIR)/watchcore'
 	umask 022; '$(DESTDIR)$(BINDIR)/watchcore' manual '$(DESTDIR)$(MANDIR)/man1'
+	$(call completion,bash,$(BASHDIR),watchcore)
+	$(call completion,zsh,$(ZSHDIR),_watchcore)
+	$(call completion,fish,$(FISHDIR),watchcore.fish)
 
 .PHONY: uninstall
 uninstall: ## what install and install-command have put there, with the same variables
@@ -200,6 +212,7 @@ uninstall: ## what install and install-command have put there, with the same var
 	rm -f '$(DESTDIR)$(PKGCONFIGDIR)/watchcore.pc' '$(DESTDIR)$(PKGCONFIGDIR)/watchcore-static.pc'
 	rm -f '$(DESTDIR)$(MANDIR)/man3/watchcore.3'
 	rm -f '$(DESTDIR)$(BINDIR)/watchcore' '$(DESTDIR)$(MANDIR)/man1/'{watchcore,watchcore-*}.1
+	rm -f '$(DESTDIR)$(BASHDIR)/watchcore' '$(DESTDIR)$(ZSHDIR)/_watchcore' '$(DESTDIR)$(FISHDIR)/watchcore.fish'
 	rm -f '$(DESTDIR)$(DATADIR)/watchcore.supp'
 	-rmdir '$(DESTDIR)$(DATADIR)' 2>/dev/null
 
