@@ -86,7 +86,7 @@ lib: ## the C library: archive, shared library, header and pkg-config file in ta
 	@cmp -s $(HEADER) go/libwatchcore.h || cp $(HEADER) go/libwatchcore.h
 
 .PHONY: go-dist
-go-dist: ## libraries for GO_TARGETS="linux/amd64 linux/arm64 ..." inside the Go module: go/ is whole then
+go-dist: ## libraries for GO_TARGETS="linux/amd64 linux/arm64 linux/amd64/musl ..." inside the Go module: go/ is whole then
 	@CARGO='$(CARGO)' scripts/go-dist.sh $(GO_TARGETS)
 
 # An example makes cargo choose the features of `cargo test`, whose builds of the dependencies are taken then.

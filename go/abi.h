@@ -19,16 +19,27 @@
 #else
 
 // This checks that the module contains the library for this platform. Without the check, the linker
-// would report two hundred missing names.
-#if defined(__linux__) && defined(__x86_64__)
+// would report two hundred missing names. __GLIBC__ is defined by the headers above; musl has no such
+// name.
+#if defined(WATCHCORE_MUSL) && defined(__x86_64__)
+#define WC_LIBRARY "internal/musl/libwatchcore_linux_amd64.syso"
+#elif defined(WATCHCORE_MUSL) && defined(__aarch64__)
+#define WC_LIBRARY "internal/musl/libwatchcore_linux_arm64.syso"
+#elif defined(__x86_64__)
 #define WC_LIBRARY "internal/static/libwatchcore_linux_amd64.syso"
-#elif defined(__linux__) && defined(__aarch64__)
+#elif defined(__aarch64__)
 #define WC_LIBRARY "internal/static/libwatchcore_linux_arm64.syso"
 #else
-#define WC_LIBRARY "internal/static/libwatchcore_of_this_system.syso"
+#define WC_LIBRARY "internal/static/libwatchcore_of_this_machine.syso"
 #endif
-#if !__has_include("libwatchcore.h") || !__has_include(WC_LIBRARY)
-#error "The library for this system is not in the module watchcore. Run 'make lib' in its checkout (or 'make go-dist', for another system), or build with -tags watchcore_system, which links the library that pkg-config finds."
+#ifndef __linux__
+#error "watchcore contains its library for Linux only: set GOOS=linux, or build with -tags watchcore_system, which links the library that pkg-config finds."
+#elif defined(WATCHCORE_MUSL) && defined(__GLIBC__)
+#error "The tag musl needs a C compiler for musl, and this one is glibc's: set CC=musl-gcc CGO_LDFLAGS=-Wl,--eh-frame-hdr, or build without the tag."
+#elif !defined(WATCHCORE_MUSL) && !defined(__GLIBC__)
+#error "This C compiler is not glibc's: build with -tags musl for musl (Alpine), or with -tags watchcore_system, which links the library that pkg-config finds."
+#elif !__has_include("libwatchcore.h") || !__has_include(WC_LIBRARY)
+#error "The library for this system is not in the module watchcore: take a version that has it, run 'make lib' in a checkout ('make go-dist' for another system), or build with -tags watchcore_system, which links the library that pkg-config finds."
 #else
 #include "libwatchcore.h"
 #endif

@@ -1,4 +1,4 @@
-//go:build !watchcore_system
+//go:build !watchcore_system && !musl
 
 package watchcore
 
@@ -8,4 +8,13 @@ package watchcore
 // #cgo linux LDFLAGS: -static-libgcc -lm -ldl -lpthread
 import "C"
 
-import _ "github.com/watchcore/watchcore/go/internal/static"
+import (
+	"runtime"
+
+	_ "github.com/watchcore/watchcore/go/internal/static"
+)
+
+const (
+	linkage  = "static " + runtime.GOOS + "/" + runtime.GOARCH + " glibc"
+	isStatic = true
+)

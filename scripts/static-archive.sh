@@ -6,8 +6,8 @@
 # DIRECTORY holds cargo's libwatchcore.a and libwatchcore.so. OBJECT is where the one object goes by itself, which is what Go
 # links. The names to keep are what the shared library exports. Unused code and debug information go, and every other name
 # becomes local, so that two Rust libraries can live in one C program. OUT and OBJECT are replaced only when their content
-# changes. LD and NM name the tools for another machine than this. KEEP_DEBUG=1 keeps the line tables, for valgrind and the
-# sanitizers.
+# changes. LD and NM name the tools for another machine than this, UNWINDER an archive to take in where libgcc is none for this C
+# library. KEEP_DEBUG=1 keeps the line tables, for valgrind and the sanitizers.
 #
 # OUT keeps a section per function, so that a C program's linker can drop what the program does not call (-Wl,--gc-sections).
 # Go's package calls everything: OBJECT has the sections merged, and is smaller by their 22,000 names and headers.
@@ -28,7 +28,7 @@ trap 'rm -rf -- "$tmp"' EXIT
 # Not from the archive: GNU nm may load an LLVM plug-in there that cannot read the newer bitcode in Rust's objects, and abort.
 "$NM" -D --defined-only "$directory/libwatchcore.so" | awk '$3 ~ /^watchcore_/ { print "--undefined=" $3 }' >"$tmp/roots"
 [ -s "$tmp/roots" ] || fail "$directory/libwatchcore.so exports no watchcore_* symbol: is it that of watchcore-capi?"
-"$LD" -r --gc-sections @"$tmp/roots" -o "$tmp/watchcore.o" --start-group "$directory/libwatchcore.a" --end-group
+"$LD" -r --gc-sections @"$tmp/roots" -o "$tmp/watchcore.o" --start-group "$directory/libwatchcore.a" ${UNWINDER:+"$UNWINDER"} --end-group
 
 # Candidates for objcopy: rustc's own; what the caller names; LLVM's, newest first; GNU's last, because of that plug-in.
 sysroot=$(rustc --print sysroot 2>/dev/null || true)

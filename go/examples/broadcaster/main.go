@@ -6,8 +6,8 @@
 //	drops: saw 8 jobs, lost 992, at first: ADDED@1: job 0 ADDED@2: job 1 …
 //	late: saw 500 jobs, from ADDED@501: job 500
 //
-// Run it with `go run watchcore/examples/broadcaster`, or from the module with
-// `go run ./examples/broadcaster`. It needs neither cgo nor etcd.
+// Run it with `go run github.com/watchcore/watchcore/go/examples/broadcaster@latest`, or from the
+// module with `go run ./examples/broadcaster`. It needs neither cgo nor etcd.
 package main
 
 import (
