@@ -71,8 +71,12 @@
 //
 // # Building
 //
-// The package uses cgo. It links the static library inside the module, where `make lib` puts the machine's
-// own and `make go-dist` those of other platforms, so that the module can be copied and vendored and the
-// program needs no shared library except C's own. With the build tag watchcore_system it links the library
-// that pkg-config finds under the name watchcore after `make install`, and the module contains no library.
+// The package uses cgo and is for Linux. A released version of the module contains the static library, so
+// that the module can be copied and vendored, and the program needs no shared library except C's own. In a
+// checkout `make lib` puts the machine's own library there, and `make go-dist` those of other platforms.
+//
+// With the build tag musl it is the library for C compilers of musl, such as Alpine's (with musl-gcc, set
+// CGO_LDFLAGS=-Wl,--eh-frame-hdr), else that for glibc. With the build tag watchcore_system the package links
+// the library that pkg-config finds under the name watchcore after `make install`. [Linked] says what a
+// program has. Where there is no library, the compiler says what to do.
 package watchcore

@@ -9,3 +9,8 @@ package watchcore
 // #cgo pkg-config: watchcore
 // #cgo CFLAGS: -DWATCHCORE_SYSTEM
 import "C"
+
+const (
+	linkage  = "system"
+	isStatic = false
+)
