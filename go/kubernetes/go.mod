@@ -3,11 +3,11 @@ module github.com/watchcore/watchcore/go/kubernetes
 go 1.26.0
 
 require (
+	github.com/watchcore/watchcore/go v0.1.0
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
 	k8s.io/client-go v0.37.2
 	k8s.io/utils v0.0.0-20260626114624-be93311217bd
-	github.com/watchcore/watchcore/go v0.1.0
 )
 
 require (
