@@ -19,8 +19,8 @@ import (
 	"github.com/watchcore/watchcore/go/watch"
 )
 
-// DefaultPageSize is the default of Options.PageSize.
-const DefaultPageSize = listwatch.PageSize
+// DefaultPageSize is the default of Options.PageSize: listwatch.PageSize, in numbers for the reader of the documentation.
+const DefaultPageSize = 500
 
 // NewFromSource makes an informer of a source that can be listed and watched, and starts it. key
 // returns the key of an object; it must not change.
