@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The repository as it is published: DIRECTORY/watchcore.git, a bare one with main and the tags of VERSION. v0.1.0 is main's
-# commit; go/v0.1.0 and go/kubernetes/v0.1.0 are commits behind it that no branch has, with what the Go modules contain beside
-# their sources. Everything is made in a clone: the checkout's branches and tags stay as they are.
+# commit; go/v0.1.0, go/kubernetes/v0.1.0 and go/apiserver/v0.1.0 are commits behind it that no branch has, with what the Go
+# modules contain beside their sources. Everything is made in a clone: the checkout's branches and tags stay as they are.
 #
 #   scripts/release/git.sh DIRECTORY
 #
@@ -37,7 +37,7 @@ tag "v$VERSION"
 # names directories that the module's zip has not.
 git -C "$work/clone" rm --quiet go/go.work go/go.work.sum
 cp -- "$notices" "$work/clone/go/THIRD-PARTY"
-for module in go go/kubernetes; do
+for module in "${go_modules[@]}"; do
     { printf 'watchcore is licensed under MIT OR Apache-2.0: take either of the two, as you prefer.\n\n'; cat LICENSE-MIT; echo; cat LICENSE-APACHE; } \
         >"$work/clone/$module/LICENSE"
 done
@@ -46,13 +46,14 @@ git -C "$work/clone" add --force go
 git -C "$work/clone" commit --quiet -m "go/v$VERSION: the library for ${targets[*]}"
 tag "go/v$VERSION"
 
-# The second module's go.sum has the sums of the first.
-
+# The sums of the other modules have those of the first.
 (cd tools/goproxy && GOWORK=off GOFLAGS=-buildvcs=false go build -o "$work/goproxy" .)
 "$work/goproxy" "$work/clone" "$work/proxy" "go/v$VERSION" >"$work/sums"
-cat "$work/sums" go/kubernetes/go.sum | LC_ALL=C sort -s -k 1,1 >"$work/clone/go/kubernetes/go.sum"
-git -C "$work/clone" commit --quiet -a -m "go/kubernetes/v$VERSION: the sum of go/v$VERSION"
-tag "go/kubernetes/v$VERSION"
+for module in "${go_modules[@]:1}"; do
+    cat "$work/sums" "$module/go.sum" | LC_ALL=C sort -s -k 1,1 >"$work/clone/$module/go.sum"
+done
+git -C "$work/clone" commit --quiet -a -m "${go_modules[*]:1}, v$VERSION: the sum of go/v$VERSION"
+for module in "${go_modules[@]:1}"; do tag "$module/v$VERSION"; done
 
 git init --quiet --bare -b main "$directory/watchcore.git"
 git -C "$work/clone" push --quiet "$directory/watchcore.git" "v$VERSION^{commit}:refs/heads/main" --tags

@@ -12,4 +12,4 @@ work=$(mktemp -d)
 trap 'rm -rf -- "$work"' EXIT
 # What makes the zips takes no bare repository.
 git clone --quiet --shared "$OUT/git/watchcore.git" "$work/clone"
-(cd tools/goproxy && GOWORK=off GOFLAGS=-buildvcs=false go run . "$work/clone" "$directory" "go/v$VERSION" "go/kubernetes/v$VERSION") >&2
+(cd tools/goproxy && GOWORK=off GOFLAGS=-buildvcs=false go run . "$work/clone" "$directory" "${go_modules[@]/%//v$VERSION}") >&2

@@ -7,6 +7,9 @@ fail() { say "$@"; exit 1; }
 # need TOOL PACKAGE: PACKAGE is Debian's.
 need() { command -v "$1" >/dev/null || fail "$1 is missing: install it (Debian: apt-get install $2)"; }
 
+# The Go modules; the others require the first.
+go_modules=(go go/kubernetes go/apiserver)
+
 # The commit's time: what is packed has no other.
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH
