@@ -14,7 +14,9 @@ directory=$(cd -- "$1" && pwd) notices=$OUT/notices/THIRD-PARTY
 : "${GO_TARGETS:=linux/amd64 linux/arm64 linux/amd64/musl}"
 [ -s "$notices" ] || fail "$notices is missing: run 'scripts/release.sh $VERSION notices'"
 read -ra targets <<<"$GO_TARGETS"
-scripts/go-dist.sh "${targets[@]}" >&2
+# No place of this machine in the objects: what panics says where in the sources.
+RUSTFLAGS="${RUSTFLAGS:-} --remap-path-prefix=$PWD=/watchcore --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}/registry/src=/crates" \
+    scripts/go-dist.sh "${targets[@]}" >&2
 objects=()
 for target in "${targets[@]}"; do objects+=("$(scripts/go-dist.sh --object "$target")"); done
 
