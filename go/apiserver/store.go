@@ -66,7 +66,8 @@ func newStore(o options) (*store, error) {
 	if o.transformer == nil {
 		o.transformer = identity.NewEncryptCheckTransformer()
 	}
-	s := &store{options: o, versioner: o.writes.Versioner(), plain: isPlain(&o)}
+	s := &store{options: o}
+	s.versioner, s.plain = o.writes.Versioner(), isPlain(&s.options)
 	s.items = watchcore.NewDecoder(s.decode, o.decoded)
 	stopped := make(chan struct{})
 	var running sync.WaitGroup
