@@ -17,7 +17,8 @@ programs=(tour errors loading handles threads fork outlive room filters history 
 
 unpack() { mkdir "$work/old" && tar -C "$work/old" --strip-components=1 -xf "$OUT"/archives/watchcore-"$VERSION"-*.tar.zst; }
 build_later() {
-    git clone -q "$root" "$work/later" && cd "$work/later" && scripts/release/version.sh "$later" &&
+    git clone -q "$root" "$work/later" && cd "$work/later" && sed -i "0,/^## /s//## $later (unreleased)\n\n&/" CHANGELOG.md &&
+        scripts/release/version.sh "$later" &&
         perl tests/release/grow.pl watchcore-capi/src/*.rs watchcore-capi/src/frame/*.rs &&
         cargo build --target-dir "$root/target/upgrade" -p watchcore-capi --lib -p watchcore-cli --bin watchcore
 }
@@ -44,6 +45,7 @@ check "it is $VERSION" library_says "$VERSION"
 for program in "${programs[@]}"; do check "$program" run "$program"; done
 must 'the later library takes its place' put_later
 check "it is $later" library_says "$later"
+export WATCHCORE_LATER=$later
 for program in "${programs[@]}"; do check "$program, as it was built, with the later library" run "$program"; done
 check "the command line is $later" prints "watchcore $later" target/upgrade/debug/watchcore --version
 check 'clients of serve lose nothing when a later server takes its place' served
