@@ -23,7 +23,7 @@ directory = "$OUT/crates/vendor"
 offline = true
 TOML
 made=$tmp/made/usr packaged=$tmp/packaged/usr
-make_install() { make -C "$root" install NO_BUILD=1 PREFIX=/usr DESTDIR="$tmp/made"; }
+make_install() { make -C "$root" install PREFIX=/usr DESTDIR="$tmp/made"; }
 must 'make install' make_install
 export PROTOC=${PROTOC:-$root/tools/protoc}
 must 'there is a protoc' "$PROTOC" --version
