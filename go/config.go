@@ -112,7 +112,7 @@ func IndexByLabel(name string) Index { return Index{kind: C.WATCHCORE_INDEX_LABE
 
 // EtcdConfig says which etcd a cache follows, and how. Only Endpoints is needed.
 type EtcdConfig struct {
-	// Endpoints are the servers, such as "http://127.0.0.1:2379". The cache uses one at a time, and
+	// Endpoints are the servers, such as "http://127.0.0.1:2379" or "unix:///run/etcd.sock". The cache uses one at a time, and
 	// the next one when it fails.
 	Endpoints []string
 	// Username and Password are for an etcd with authentication.

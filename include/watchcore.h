@@ -792,6 +792,7 @@ typedef struct watchcore_etcd_options {
     // 1: stop after the first listing.
     uint32_t stop_after_listing;
     // The servers, separated by commas: "http://127.0.0.1:2379,http://127.0.0.1:22379".
+    // "unix:///run/etcd.sock" is a Unix socket.
     struct watchcore_bytes endpoints;
     // The user's name (UTF-8). Absent: no authentication.
     struct watchcore_bytes user;

@@ -58,6 +58,8 @@ pub(crate) struct Etcd {
     ports: [Port; 3],
     extra: Vec<String>,
     tls: Option<ServerTls>,
+    /// Whether it listens on a Unix socket too.
+    has_socket: bool,
     child: Option<Child>,
 }
 
@@ -67,15 +69,20 @@ impl Etcd {
     }
 
     pub(crate) fn with(extra: &[&str]) -> Etcd {
-        Etcd::launched(extra, None)
+        Etcd::launched(extra, None, false)
+    }
+
+    pub(crate) fn with_socket() -> Etcd {
+        Etcd::launched(&[], None, true)
     }
 
     pub(crate) fn with_tls(tls: ServerTls, extra: &[&str]) -> Etcd {
-        Etcd::launched(extra, Some(tls))
+        Etcd::launched(extra, Some(tls), false)
     }
 
-    fn launched(extra: &[&str], tls: Option<ServerTls>) -> Etcd {
+    fn launched(extra: &[&str], tls: Option<ServerTls>, has_socket: bool) -> Etcd {
         let mut etcd = Etcd::absent();
+        etcd.has_socket = has_socket;
         etcd.extra = extra.iter().map(|argument| argument.to_string()).collect();
         etcd.tls = tls;
         for _ in 0..10 {
@@ -95,7 +102,7 @@ impl Etcd {
         let name = format!("watchcore-etcd-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let directory = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&directory).expect("a temporary directory");
-        Etcd { directory, ports: ports(), extra: Vec::new(), tls: None, child: None }
+        Etcd { directory, ports: ports(), extra: Vec::new(), tls: None, has_socket: false, child: None }
     }
 
     /// Starts it (again), on the same ports and data.
@@ -138,6 +145,7 @@ impl Etcd {
         let [client_port, peer, metrics] = self.ports.each_ref().map(|port| port.number);
         let peer = format!("http://127.0.0.1:{peer}");
         let client = format!("{}://127.0.0.1:{client_port}", if self.tls.is_some() { "https" } else { "http" });
+        let listen = if self.has_socket { format!("{client},{}", self.socket_url()) } else { client.clone() };
         let log = std::fs::File::create(self.directory.join("log")).expect("a log file");
         let mut command = Command::new(binaries().join("etcd"));
         command
@@ -145,7 +153,7 @@ impl Etcd {
             .args(["--heartbeat-interval", "10", "--election-timeout", "100"])
             .arg("--data-dir")
             .arg(self.directory.join("data"))
-            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--listen-client-urls", &listen, "--advertise-client-urls", &client])
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
             .args(["--initial-cluster", &format!("s1={peer}")])
             .args(["--listen-metrics-urls", &format!("http://127.0.0.1:{metrics}")])
@@ -197,6 +205,11 @@ impl Etcd {
 
     pub(crate) fn url(&self) -> String {
         format!("{}://{}", if self.tls.is_some() { "https" } else { "http" }, self.address())
+    }
+
+    /// The endpoint of the Unix socket.
+    pub(crate) fn socket_url(&self) -> String {
+        format!("unix://{}", self.directory.join("socket").display())
     }
 
     /// kill -9: nothing is said to anybody, the data stay.

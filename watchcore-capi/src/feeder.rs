@@ -29,6 +29,7 @@ pub struct watchcore_etcd_options {
     /// 1: stop after the first listing.
     pub stop_after_listing: u32,
     /// The servers, separated by commas: "http://127.0.0.1:2379,http://127.0.0.1:22379".
+    /// "unix:///run/etcd.sock" is a Unix socket.
     pub endpoints: watchcore_bytes,
     /// The user's name (UTF-8). Absent: no authentication.
     pub user: watchcore_bytes,

@@ -364,12 +364,24 @@ impl Options {
     }
 }
 
-/// Completes an endpoint to `http://host:port` or `https://host:port`.
+/// What begins the endpoint of a Unix socket; its path follows.
+pub(super) const UNIX: &str = "unix://";
+
+/// Completes an endpoint to `http://host:port` or `https://host:port`; that of a Unix socket stays as it is.
 fn normal_url(place: usize, given: &str, credentials: Option<&Credentials>, asked: bool) -> Result<String> {
     let (place, secure) = (place + 1, credentials.is_some());
     if given.contains('@') {
         // Not printed, because it may contain a password.
         return Err(invalid(format!("endpoint {place} has a user in it; give name and password by themselves")));
+    }
+    if let Some(socket) = given.strip_prefix(UNIX) {
+        return match secure {
+            true => Err(invalid(format!("endpoint {place}, {given:?}, is a Unix socket, but TLS was asked for"))),
+            false if socket.is_empty() || socket.contains('\0') => {
+                Err(invalid(format!("endpoint {place}, {given:?}, is not of the form unix:///path")))
+            }
+            false => Ok(given.to_owned()),
+        };
     }
     let (scheme, host) = match given.split_once("://") {
         Some((scheme, host)) => (scheme, host),
@@ -384,7 +396,7 @@ fn normal_url(place: usize, given: &str, credentials: Option<&Credentials>, aske
             return Err(invalid(format!("endpoint {place}, {given:?}, is http, but {other}; write https")));
         }
         _ => {
-            return Err(invalid(format!("endpoint {place}, {given:?}: the scheme is not http or https")));
+            return Err(invalid(format!("endpoint {place}, {given:?}: the scheme is not http, https or unix")));
         }
     }
     let bad = |c: char| c.is_whitespace() || c.is_control() || "/?#\\\"<>{}|^`".contains(c);
@@ -423,6 +435,7 @@ mod tests {
             checked(&["a:1", "http://b:2/", "[::1]:3"], false).unwrap(),
             ["http://a:1", "http://b:2", "http://[::1]:3"]
         );
+        assert_eq!(checked(&["unix:///tmp/x", "a:1"], false).unwrap(), ["unix:///tmp/x", "http://a:1"]);
         assert_eq!(checked(&["a:1", "https://b"], true).unwrap(), ["https://a:1", "https://b"]);
     }
 
@@ -433,7 +446,9 @@ mod tests {
             (&["http://a", ""], false),
             (&["https://a", "http://b"], false),
             (&["https://a", "http://b"], true),
-            (&["http://a", "unix:///tmp/x"], false),
+            (&["http://a", "unix://"], false),
+            (&["https://a", "unix:///tmp/x"], false),
+            (&["http://a", "ftp://b"], false),
             (&["http://a", "http://b/path"], false),
             (&["http://a", "http://b:port"], false),
             (&["http://a", "http://b:70000"], false),

@@ -1,11 +1,11 @@
 //! Connections to one endpoint each (the client's own balancer is not used), and reads over them.
 
-use super::config::Options;
+use super::config::{Options, UNIX};
 use super::failure::{Class, Failure};
 use super::integrity::revision_of_header;
 use super::range::KeyRange;
 use super::tls::{RecordedRefusal, TlsConnector};
-use super::traffic::{PlainConnector, Received};
+use super::traffic::{PlainConnector, Received, UnixConnector};
 use crate::log::log;
 use etcd_client::proto::PbResponseHeader;
 use etcd_client::{
@@ -104,7 +104,6 @@ fn channel(
     refusal: &RecordedRefusal,
     received: &Received,
 ) -> Result<tonic::transport::Channel, String> {
-    let uri: Uri = url.parse().map_err(|error| format!("the endpoint {url:?} is no URL: {error}"))?;
     let settings = |endpoint: Endpoint| {
         endpoint
             .connect_timeout(options.dial_timeout)
@@ -115,6 +114,12 @@ fn channel(
             .keep_alive_while_idle(false)
             .tcp_keepalive(Some(KEEP_ALIVE))
     };
+    if let Some(socket) = url.strip_prefix(UNIX) {
+        // The host is a name for the requests only: the connector opens the socket.
+        let endpoint = settings(Endpoint::from_static("http://localhost"));
+        return Ok(endpoint.connect_with_connector_lazy(UnixConnector::new(socket, received.clone())));
+    }
+    let uri: Uri = url.parse().map_err(|error| format!("the endpoint {url:?} is no URL: {error}"))?;
     let tcp = |endpoint: &Endpoint| {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);

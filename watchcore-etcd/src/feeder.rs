@@ -75,8 +75,8 @@ impl FeederBuilder {
 }
 
 impl Feeder {
-    /// Configures a feeder for these endpoints, such as `http://127.0.0.1:2379`. They are used one at a time, in this
-    /// order.
+    /// Configures a feeder for these endpoints, such as `http://127.0.0.1:2379` or `unix:///run/etcd.sock`. They are used
+    /// one at a time, in this order.
     #[allow(clippy::new_ret_no_self)]
     pub fn new<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> FeederBuilder {
         FeederBuilder::new(endpoints.into_iter().map(Into::into).collect())

@@ -5,12 +5,13 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
 use std::future::Future;
 use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tower_service::Service;
 
 /// The number of bytes received on all connections of a channel. Nothing depends on its order with other memory, so
@@ -50,7 +51,7 @@ impl PlainConnector {
 }
 
 impl Service<Uri> for PlainConnector {
-    type Response = TokioIo<PlainConnection>;
+    type Response = TokioIo<PlainConnection<TcpStream>>;
     type Error = <HttpConnector as Service<Uri>>::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
@@ -60,25 +61,55 @@ impl Service<Uri> for PlainConnector {
 
     fn call(&mut self, uri: Uri) -> Self::Future {
         let (connecting, received) = (self.tcp.call(uri), self.received.clone());
-        Box::pin(async move { Ok(TokioIo::new(PlainConnection { tcp: connecting.await?.into_inner(), received })) })
+        Box::pin(async move { Ok(TokioIo::new(PlainConnection { stream: connecting.await?.into_inner(), received })) })
     }
 }
 
-pub(crate) struct PlainConnection {
-    tcp: TcpStream,
+/// Opens connections to a Unix socket, whatever the URL says.
+#[derive(Clone)]
+pub(crate) struct UnixConnector {
+    socket: Arc<Path>,
     received: Received,
 }
 
-impl AsyncRead for PlainConnection {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let PlainConnection { tcp, received } = &mut *self;
-        received.count(buffer, |buffer| Pin::new(tcp).poll_read(cx, buffer))
+impl UnixConnector {
+    pub(crate) fn new(socket: &str, received: Received) -> UnixConnector {
+        UnixConnector { socket: PathBuf::from(socket).into(), received }
     }
 }
 
-impl AsyncWrite for PlainConnection {
+impl Service<Uri> for UnixConnector {
+    type Response = TokioIo<PlainConnection<UnixStream>>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let (socket, received) = (self.socket.clone(), self.received.clone());
+        Box::pin(
+            async move { Ok(TokioIo::new(PlainConnection { stream: UnixStream::connect(socket).await?, received })) },
+        )
+    }
+}
+
+pub(crate) struct PlainConnection<S> {
+    stream: S,
+    received: Received,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for PlainConnection<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let PlainConnection { stream, received } = &mut *self;
+        received.count(buffer, |buffer| Pin::new(stream).poll_read(cx, buffer))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for PlainConnection<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.tcp).poll_write(cx, bytes)
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
     fn poll_write_vectored(
@@ -86,18 +117,18 @@ impl AsyncWrite for PlainConnection {
         cx: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.tcp).poll_write_vectored(cx, parts)
+        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.tcp.is_write_vectored()
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tcp).poll_flush(cx)
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tcp).poll_shutdown(cx)
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

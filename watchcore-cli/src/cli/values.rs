@@ -236,11 +236,13 @@ pub(crate) fn pointer_of_name(name: &str) -> String {
     name.split('.').map(|member| format!("/{}", member.replace('~', "~0").replace('/', "~1"))).collect()
 }
 
-/// Checks an endpoint: `http://host:port`, `https://host:port` or `host:port`.
+/// Checks an endpoint: `http://host:port`, `https://host:port`, `unix:///path` or `host:port`.
 pub(crate) fn endpoint(text: &str) -> Result<String, String> {
     let rest = match text.split_once("://") {
-        Some(("http" | "https", rest)) => rest,
-        Some((scheme, _)) => return Err(format!("{scheme:?} is not a known scheme; expected http:// or https://")),
+        Some(("http" | "https" | "unix", rest)) => rest,
+        Some((scheme, _)) => {
+            return Err(format!("{scheme:?} is not a known scheme; expected http://, https:// or unix://"));
+        }
         None => text,
     };
     if rest.is_empty() || rest.contains(char::is_whitespace) {
@@ -366,7 +368,8 @@ mod tests {
     fn endpoints() {
         assert_eq!(endpoint("http://127.0.0.1:2379").as_deref(), Ok("http://127.0.0.1:2379"));
         assert_eq!(endpoint("etcd:2379").as_deref(), Ok("etcd:2379"));
-        for wrong in ["", "http://", "ftp://x", "unix:///x", "http://a b", "localhost"] {
+        assert_eq!(endpoint("unix:///run/etcd.sock").as_deref(), Ok("unix:///run/etcd.sock"));
+        for wrong in ["", "http://", "ftp://x", "unix://", "http://a b", "localhost"] {
             assert!(endpoint(wrong).is_err(), "{wrong:?} was taken");
         }
         assert!(endpoint("localhost").unwrap_err().contains("localhost:2379"));

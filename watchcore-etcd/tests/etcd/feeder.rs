@@ -30,6 +30,23 @@ pub fn follow(etcd: &Etcd, prefix: impl AsRef<[u8]>) -> (Cache, Feeder) {
     (cache, feeder)
 }
 
+/// A Unix socket is an endpoint like any other one: the feeder lists over it, follows, and connects again.
+#[test]
+fn unix_socket_is_an_endpoint() {
+    let mut etcd = Etcd::with_socket();
+    etcd.ctl().put("/a/1", "old");
+    let cache = cache("/a/");
+    let _feeder = feeder(&etcd.socket_url()).start(cache.writer().unwrap()).unwrap();
+    cache.wait_ready(BOUND).unwrap();
+    etcd.ctl().put("/a/2", "new");
+    wait_for("the change", || cache.get("/a/2", Read::Any).unwrap().kv.is_some());
+    etcd.kill();
+    etcd.launch();
+    etcd.ctl().put("/a/3", "newer");
+    wait_for("the change after the restart", || cache.get("/a/3", Read::Any).unwrap().kv.is_some());
+    assert_same(&cache, &etcd.ctl());
+}
+
 #[test]
 fn lists_and_follows_every_event() {
     let etcd = Etcd::start();
