@@ -115,6 +115,10 @@ test-c: ## the C and C++ tests
 test-go: ## the Go tests, with the race detector
 	@scripts/test.sh go
 
+.PHONY: integration-apiserver
+integration-apiserver: ## Kubernetes' own integration tests over go/apiserver; ONLY="PACKAGE ..." and RUN=REGEX for some
+	@scripts/integration-apiserver.sh $(foreach package,$(ONLY),--only '$(package)') $(if $(RUN),--run '$(RUN)')
+
 .PHONY: sanitize
 sanitize: ## the core's tests under AddressSanitizer, ThreadSanitizer and Miri; SANITIZER=name for one
 	@scripts/sanitize.sh $(SANITIZER)
