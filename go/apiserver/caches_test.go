@@ -3,8 +3,10 @@ package apiserver
 import (
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/storage"
@@ -46,6 +48,35 @@ func TestResourcesShareACache(t *testing.T) {
 	destroyLater()
 	if len(caches.open) != 0 || kept.Ready() {
 		t.Errorf("%d caches are open, the first one is ready: %v", len(caches.open), kept.Ready())
+	}
+}
+
+// The watches of a resource end when its storage is destroyed, as when a custom resource's definition changes or goes: they decode by
+// that definition. The other resources' watches stay.
+func TestDestroyedStorageEndsItsWatches(t *testing.T) {
+	client := testserver.RunEtcd(t, nil)
+	config := storagebackend.NewDefaultConfig("/registry", protobufCodec)
+	config.Transport.ServerList = client.Endpoints()
+	caches := NewCaches(Config{})
+	going, destroy := open(t, caches.Decorator(), config, "going")
+	staying, destroyStaying := open(t, caches.Decorator(), config, "staying")
+	defer destroyStaying()
+	must(t, caches.Wait(t.Context()))
+	all := storage.ListOptions{ResourceVersion: "0", Predicate: storage.Everything, Recursive: true}
+	ending, err := going.Watch(t.Context(), "/going/", all)
+	must(t, err)
+	other, err := staying.Watch(t.Context(), "/staying/", all)
+	must(t, err)
+	destroy()
+	for e := range ending.ResultChan() {
+		t.Errorf("the watch got %s %v", e.Type, e.Object)
+	}
+	if _, err := going.Watch(t.Context(), "/going/", all); !apierrors.IsTooManyRequests(err) {
+		t.Errorf("a watch of a destroyed storage: %v", err)
+	}
+	must(t, staying.Create(t.Context(), "/staying/default/a", &example.Pod{}, &example.Pod{}, 0))
+	if e := <-other.ResultChan(); e.Type != watch.Added {
+		t.Errorf("the other resource's watch got %s %v", e.Type, e.Object)
 	}
 }
 

@@ -54,6 +54,7 @@ type store struct {
 	suspect      atomic.Uint64
 	inconsistent atomic.Bool
 
+	open context.Context // ends with stop, and the watches with it
 	stop func()
 }
 
@@ -69,15 +70,16 @@ func newStore(o options) (*store, error) {
 	s := &store{options: o}
 	s.versioner, s.plain = o.writes.Versioner(), isPlain(&s.options)
 	s.items = watchcore.NewDecoder(s.decode, o.decoded)
-	stopped := make(chan struct{})
+	open, end := context.WithCancel(context.Background())
+	s.open = open
 	var running sync.WaitGroup
 	s.stop = sync.OnceFunc(func() {
-		close(stopped)
+		end()
 		running.Wait()
 	})
 	if utilfeature.DefaultFeatureGate.Enabled(features.DetectCacheInconsistency) || consistency.PanicOnCacheInconsistency {
 		checker := consistency.NewChecker(o.resourcePrefix, o.resource, o.newListFunc, cached{s}, o.writes)
-		running.Go(func() { checker.Run(stopped) })
+		running.Go(func() { checker.Run(open.Done()) })
 	}
 	return s, nil
 }

@@ -43,12 +43,18 @@ func (s *store) Watch(ctx context.Context, key string, opts storage.ListOptions)
 	if err != nil {
 		return nil, err
 	}
+	if s.open.Err() != nil {
+		return nil, apierrors.NewTooManyRequests("storage is stopped", retrySeconds)
+	}
 	if !s.cache.Ready() {
 		return nil, apierrors.NewTooManyRequests("storage is (re)initializing", retrySeconds)
 	}
 	parts := s.split(&opts.Predicate)
 	w := &watcher{store: s, rest: parts.rest, bookmarks: opts.Predicate.AllowWatchBookmarks, out: make(chan watch.Event, decodedAhead)}
-	w.ctx, w.cancel = context.WithCancel(ctx)
+	var cancel context.CancelFunc
+	w.ctx, cancel = context.WithCancel(ctx)
+	leave := context.AfterFunc(s.open, cancel)
+	w.cancel = func() { leave(); cancel() }
 	start, err := s.start(ctx, revision, opts)
 	if err != nil {
 		return w.refused(err), nil
@@ -111,7 +117,8 @@ func (s *store) start(ctx context.Context, revision uint64, opts storage.ListOpt
 	return watchcore.StartState(), nil
 }
 
-// watcher is one watch. Its goroutine reads the subscription; it ends with the context, by Stop, or behind an event of type Error.
+// watcher is one watch. Its goroutine reads the subscription; it ends with the context, by Stop, with the store, or behind an
+// event of type Error.
 type watcher struct {
 	store     *store
 	rest      storage.SelectionPredicate // what the cache does not evaluate
