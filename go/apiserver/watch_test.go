@@ -70,6 +70,7 @@ func TestSlowWatcherCatchesUp(t *testing.T) {
 	first := w.create(t, "a")
 	w.create(t, "b")
 	slow := w.follow(t, first.ResourceVersion)
+	<-slow.ResultChan() // it has begun: before that there is no state to catch up from
 	var newest uint64
 	for i := range 400 {
 		newest = w.label(t, []string{"b", "a"}[i%2], fmt.Sprint(i))
@@ -103,6 +104,8 @@ func TestLostDeletionIsExpired(t *testing.T) {
 	w := newWorld(t, withCache(watchcore.Config{Capacity: 128}))
 	w.create(t, "a")
 	slow := w.follow(t, w.create(t, "gone").ResourceVersion)
+	w.label(t, "a", "first")
+	<-slow.ResultChan() // it has begun
 	var newest uint64
 	for i := range 400 {
 		if i == 150 { // behind what is ready for the watcher, before what the log has in the end
