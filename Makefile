@@ -172,6 +172,11 @@ bench-peers: ## watchcore beside its peers, ten minutes; QUICK=1 for two, MINUTE
 bench-http: ## `watchcore serve` beside Kubernetes' own server and a bare loop; ROWS="fanout idle list latency deaf hostile", or soak
 	@scripts/bench-http.sh
 
+.PHONY: bench-apiserver
+bench-apiserver: ## kube-apiserver beside the same with watchcore's storage; ROWS="ready memory lists latency slow reports resources leases"
+	@$(if $(NO_BUILD),,$(MAKE) --no-print-directory lib)
+	@scripts/bench-apiserver.sh
+
 .PHONY: performance
 performance: ## the table of docs/PERFORMANCE.md, and target/peers/report.md with everybody, from what bench-peers measured
 	@test -x target/peers/release/peers || { echo "nothing was measured: run 'make bench-peers'" >&2; exit 1; }
