@@ -184,28 +184,32 @@ func (w *watcher) forward() error {
 		}
 		batch, err := w.sub.Next(waiting)
 		cancel()
+		isDue := errors.Is(err, context.DeadlineExceeded)
+		if isDue {
+			due = w.nextBookmark(time.Now())
+			batch, err = w.sub.Poll(0) // moves the position past what does not concern this watch, too
+		}
+		own := batch.Clone()
+		batch.Release() // the watcher may be slow
 		switch {
 		case w.ctx.Err() != nil:
 			return nil
-		case err != nil && waiting.Err() != nil:
-			if !w.starting && !w.catchingUp {
-				if err := w.bookmark(w.sub.Position().Revision, false); err != nil {
-					return err
-				}
-			}
-			due = w.nextBookmark(time.Now())
-			continue
 		case errors.Is(err, watchcore.ErrLagged) && lost == nil:
 			lost = err // what was lost follows as a difference, or the subscription has ended
 			continue
 		case err != nil:
 			return cmp.Or(lost, err)
 		}
-		lost = nil
-		own := batch.Clone()
-		batch.Release() // the watcher may be slow
+		if own.Len() > 0 {
+			lost = nil
+		}
 		if err := w.give(own); err != nil {
 			return err
+		}
+		if isDue && !w.starting && !w.catchingUp {
+			if err := w.bookmark(w.sub.Position().Revision, false); err != nil {
+				return err
+			}
 		}
 	}
 }

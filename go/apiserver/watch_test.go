@@ -10,8 +10,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -242,6 +244,47 @@ func TestUnreadWatchEnds(t *testing.T) {
 	cancel()
 	until(t, "no subscription is open", func() bool { return len(w.cache.Subscriptions()) == 0 })
 	for range open.ResultChan() {
+	}
+}
+
+// The bookmark of a quiet watch has the revision up to which nothing concerned it, so that it can be resumed when the window has left the
+// revision where it began.
+func TestBookmarksOfQuietWatchesAdvance(t *testing.T) {
+	w := newWorld(t)
+	from := w.create(t, "a").ResourceVersion
+	for key, change := range map[string]func() uint64{
+		"/pods/":       func() uint64 { return uint64(w.raise(t.Context(), t)) },
+		"/pods/other/": func() uint64 { return w.label(t, "a", "1") },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), bookmarkBeforeEnd+time.Second)
+		defer cancel()
+		p := storage.Everything
+		p.AllowWatchBookmarks = true
+		open, err := w.Watch(ctx, key, storage.ListOptions{ResourceVersion: from, Predicate: p, Recursive: true})
+		must(t, err)
+		revision := change()
+		must(t, w.cache.WaitUntil(ctx, revision))
+		e := <-open.ResultChan()
+		m, err := meta.Accessor(e.Object)
+		must(t, err)
+		if got, err := w.versioner.ParseResourceVersion(m.GetResourceVersion()); err != nil || e.Type != watch.Bookmark || got < revision {
+			t.Errorf("%s: %s at %d, behind a change at %d (%v)", key, e.Type, got, revision, err)
+		}
+	}
+}
+
+// What ends a subscription ends its watch, also where the client wants bookmarks.
+func TestWatchEndsWithItsCache(t *testing.T) {
+	w := newWorld(t)
+	p := storage.Everything
+	p.AllowWatchBookmarks = true
+	open, err := w.Watch(t.Context(), "/pods/", storage.ListOptions{ResourceVersion: w.create(t, "a").ResourceVersion, Predicate: p, Recursive: true})
+	must(t, err)
+	w.cache.Close()
+	for e := range open.ResultChan() {
+		if e.Type != watch.Error {
+			t.Fatalf("the watch got %s %v", e.Type, e.Object)
+		}
 	}
 }
 
