@@ -15,13 +15,14 @@
 # Everything is made in target/integration-apiserver, where logs/ has what the tests print. Exit status: 0 if no test failed with
 # watchcore alone.
 # WATCHCORE_TEST_TIMEOUT   seconds that a test may take (default 600)
+# WATCHCORE_TEST_JOBS      how many tests run at once (default 2: they mostly wait)
 set -euo pipefail
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 work=$root/target/integration-apiserver
 example=$root/go/apiserver/examples/kube-apiserver
 tests=k8s.io/kubernetes/test/integration
-limit=${WATCHCORE_TEST_TIMEOUT:-600}
+limit=${WATCHCORE_TEST_TIMEOUT:-600} jobs=${WATCHCORE_TEST_JOBS:-2}
 default=(apiserver controlplane garbagecollector namespace)
 
 fail() { printf 'integration-apiserver.sh: %s\n' "$*" >&2; exit 2; }
@@ -81,9 +82,9 @@ once() {
     fi
 }
 
-# judge PACKAGE TEST: runs it with each cache as needed, and says what it does.
+# judge PACKAGE TEST: runs it with each cache as needed, prints what it does, and adds that to the results.
 judge() {
-    local result
+    local result since=$SECONDS
     result=$(once $side "$1" "$2")
     if [ "$result" = fail ] && [ $side = watchcore ]; then
         if [ "$(once upstream "$1" "$2")" = fail ]; then
@@ -94,29 +95,34 @@ judge() {
             result=ours
         fi
     fi
-    echo "$result"
+    printf '  %-10s %4d s  %s.%s\n' "$result" $((SECONDS - since)) "$1" "$2"
+    echo "$result $1.$2" >>"$results"
 }
 
-declare -A count names
-began=$SECONDS
+began=$SECONDS results=$directory/results
+: >"$results"
 cd -- "$work"
 for package in $(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' "${packages[@]/#/$tests/}"); do
     source=$(go list -f '{{.Dir}}' "$package")
     package=${package#"$tests/"} binary=$work/bin/${package//\//-}.test
     go test -c -o "$binary" "$tests/$package"
-    start=$SECONDS passed=0 all=0
+    start=$SECONDS running=0
     for test in $(cd -- "$source" && "$binary" -test.list "$pattern" 2>/dev/null | grep '^Test'); do
-        since=$SECONDS
-        result=$(judge "$package" "$test")
-        printf '  %-10s %4d s  %s.%s\n' "$result" $((SECONDS - since)) "$package" "$test"
-        count[$result]=$((${count[$result]:-0} + 1)) all=$((all + 1))
-        if [ "$result" = pass ]; then passed=$((passed + 1)); else names[$result]+="  $package.$test"$'\n'; fi
+        [ $((running++)) -lt "$jobs" ] || wait -n
+        judge "$package" "$test" &
     done
-    printf '%s: %d of %d passed in %d s\n' "$package" "$passed" "$all" $((SECONDS - start))
+    wait
+    printf '%s: %d of %d passed in %d s\n' "$package" "$(grep -c "^pass $package\." "$results")" "$(grep -c " $package\." "$results")" \
+        $((SECONDS - start))
 done
 
-printf '\npassed: %d\n' "${count[pass]:-0}"
-summary() { printf '%s: %d\n%s' "$1" "${count[$2]:-0}" "${names[$2]:-}"; }
+# summary TEXT RESULT: how many, and which.
+summary() {
+    printf '%s: %d\n' "$1" "$(grep -c "^$2 " "$results")"
+    [ "$2" = pass ] || sed -n "s/^$2 /  /p" "$results"
+}
+echo
+summary passed pass
 summary skipped skip
 if [ $side = upstream ]; then
     summary failed fail
@@ -126,4 +132,4 @@ else
     summary 'failed with watchcore alone' ours
 fi
 printf 'time: %d s\n' $((SECONDS - began))
-[ "${count[ours]:-0}" = 0 ]
+! grep -q '^ours ' "$results"
