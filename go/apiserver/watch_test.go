@@ -207,6 +207,27 @@ func TestEventsAreDecodedAndEncodedOnce(t *testing.T) {
 	}
 }
 
+// What an encoder makes at random stays random: many watchers of one event do not all get one order of CBOR's maps.
+func TestCBORVaries(t *testing.T) {
+	w := newWorld(t)
+	from := w.create(t, "a").ResourceVersion
+	watcher := w.follow(t, from)
+	w.create(t, "b")
+	object := (<-watcher.ResultChan()).Object.(runtime.CacheableObject)
+	for id, forms := range map[runtime.Identifier]int{"json": 1, `{"encoder":"cbor","name":"watch"}`: cborForms} {
+		encoded := 0
+		for range 1000 {
+			must(t, object.CacheEncode(id, func(runtime.Object, io.Writer) error {
+				encoded++
+				return nil
+			}, io.Discard))
+		}
+		if encoded != forms {
+			t.Errorf("%s was encoded %d times, not %d", id, encoded, forms)
+		}
+	}
+}
+
 // A watcher's object is its own: what it changes, no other one sees.
 func TestObjectsAreNotShared(t *testing.T) {
 	w := newWorld(t)
