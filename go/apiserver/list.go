@@ -34,7 +34,7 @@ func (s *store) GetList(ctx context.Context, key string, opts storage.ListOption
 	switch {
 	case err == nil:
 		return nil
-	case apierrors.IsResourceExpired(err) && s.snapshots():
+	case apierrors.IsResourceExpired(err) && s.snapshots(), isCorrupt(err):
 		return s.writes.GetList(ctx, key, opts, listObj)
 	case result.ConsistentRead && storage.IsTooLargeResourceVersion(err):
 		if utilfeature.DefaultFeatureGate.Enabled(features.ConsistentListFromCacheSkipTimeoutFallback) {

@@ -3,6 +3,7 @@ package apiserver
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"maps"
 	"math/rand/v2"
@@ -36,16 +37,23 @@ type item struct {
 func (s *store) decode(key, stored []byte) (*item, error) {
 	data, _, err := s.transformer.TransformFromStorage(context.Background(), bytes.Clone(stored), value.DefaultContext(key))
 	if err != nil {
-		return nil, storage.NewInternalError(err)
+		return nil, corrupt{storage.NewInternalError(err)}
 	}
 	decoded, err := runtime.Decode(s.codec, data)
 	if err != nil {
-		return nil, err
+		return nil, corrupt{err}
 	}
 	i := &item{object: &object{shared: decoded}}
 	i.labels, i.fields, err = s.attributes(decoded)
 	return i, err
 }
+
+// corrupt is the error of an object that nobody can decode. The storage over etcd then answers reads, as it says which objects these are.
+type corrupt struct{ error }
+
+func (c corrupt) Unwrap() error { return c.error }
+
+func isCorrupt(err error) bool { return errors.As(err, new(corrupt)) }
 
 // at returns the object with the revision of its version. All callers name the same one.
 func (i *item) at(revision uint64, versioner storage.Versioner) (*object, error) {

@@ -159,6 +159,8 @@ func (s *store) Get(ctx context.Context, key string, opts storage.GetOptions, ob
 	}
 	object, at, err := s.object(ctx, prepared, notOlderThan(revision))
 	switch {
+	case isCorrupt(err):
+		return s.writes.Get(ctx, key, opts, objPtr)
 	case err != nil:
 		return s.statusError(err)
 	case object != nil:

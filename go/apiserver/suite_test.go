@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/etcd3"
@@ -138,4 +139,33 @@ func TestStorageOfUndecodableObjects(t *testing.T) {
 		f := &failing{Codec: testCodec()}
 		storagetesting.RunTestDeleteExpectedTransformOrDecodeError(t.Context(), t, newWorld(t, withCodec(f)), f.on.Store)
 	})
+}
+
+// Reads of objects that nobody can decode get the answer of the storage over etcd, which names them.
+func TestReadsOfUndecodableObjects(t *testing.T) {
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, true)
+	etcd3.TestOnlySetFatalOnDecodeError(t, false)
+	transformer := &failing{Transformer: identity.NewEncryptCheckTransformer()}
+	codec := &failing{Codec: testCodec()}
+	for name, w := range map[string]*world{"transform": newWorld(t, withTransformer(transformer)), "decode": newWorld(t, withCodec(codec))} {
+		w.create(t, "a")
+		last := w.create(t, "b").ResourceVersion
+		transformer.on.Store(true)
+		codec.on.Store(true)
+		for _, resourceVersion := range []string{"", "0", last} {
+			list := func(s storage.Interface) error {
+				return s.GetList(t.Context(), "/pods/", storage.ListOptions{ResourceVersion: resourceVersion, Predicate: storage.Everything, Recursive: true}, &example.PodList{})
+			}
+			get := func(s storage.Interface) error {
+				return s.Get(t.Context(), podKey("a"), storage.GetOptions{ResourceVersion: resourceVersion}, &example.Pod{})
+			}
+			for _, read := range []func(storage.Interface) error{list, get} {
+				if ours, theirs := read(w), read(w.writes); theirs == nil || fmt.Sprint(ours) != fmt.Sprint(theirs) {
+					t.Errorf("%s at %q: %v, but etcd's storage: %v", name, resourceVersion, ours, theirs)
+				}
+			}
+		}
+		transformer.on.Store(false)
+		codec.on.Store(false)
+	}
 }
