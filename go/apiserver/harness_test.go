@@ -21,12 +21,14 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apiserver/pkg/apis/example"
 	examplev1 "k8s.io/apiserver/pkg/apis/example/v1"
+	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/etcd3"
 	etcd3testing "k8s.io/apiserver/pkg/storage/etcd3/testing"
 	storagetesting "k8s.io/apiserver/pkg/storage/testing"
 	"k8s.io/apiserver/pkg/storage/value"
 	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/utils/clock"
 
 	watchcore "github.com/watchcore/watchcore/go"
@@ -95,8 +97,12 @@ func newWorld(t testing.TB, settings ...setting) *world {
 	versioner := storage.APIObjectVersioner{}
 	compactor := etcd3.NewCompactor(server.V3Client.Client, 0, clock.RealClock{}, nil)
 	t.Cleanup(compactor.Stop)
+	transformer, decoder := o.transformer, etcd3.NewDefaultDecoder(o.codec, versioner)
+	if utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion) { // as a server does it
+		transformer, decoder = etcd3.WithCorruptObjErrorHandlingTransformer(transformer), etcd3.WithCorruptObjErrorHandlingDecoder(decoder)
+	}
 	writes, err := etcd3.New(server.V3Client, compactor, o.codec, o.newFunc, o.newListFunc, etcd3testing.PathPrefix(), o.resourcePrefix, o.resource,
-		o.transformer, etcd3.NewDefaultLeaseManagerConfig(), etcd3.NewDefaultDecoder(o.codec, versioner), versioner)
+		transformer, etcd3.NewDefaultLeaseManagerConfig(), decoder, versioner)
 	must(t, err)
 	t.Cleanup(writes.Close)
 	o.writes = writes
@@ -202,4 +208,27 @@ func (reversing) TransformToStorage(_ context.Context, data []byte, _ value.Cont
 	data = slices.Clone(data)
 	slices.Reverse(data)
 	return data, nil
+}
+
+// reloading stores objects as they are, until its configuration is loaded again; then as inner does.
+type reloading struct {
+	value.Transformer
+	inner  value.Transformer
+	on     atomic.Bool
+	stored atomic.Int64 // how many objects were stored
+}
+
+func (r *reloading) TransformFromStorage(ctx context.Context, data []byte, about value.Context) ([]byte, bool, error) {
+	if r.on.Load() {
+		return r.inner.TransformFromStorage(ctx, data, about)
+	}
+	return r.Transformer.TransformFromStorage(ctx, data, about)
+}
+
+func (r *reloading) TransformToStorage(ctx context.Context, data []byte, about value.Context) ([]byte, error) {
+	r.stored.Add(1)
+	if r.on.Load() {
+		return r.inner.TransformToStorage(ctx, data, about)
+	}
+	return r.Transformer.TransformToStorage(ctx, data, about)
 }

@@ -2,14 +2,13 @@ package apiserver
 
 import (
 	"bytes"
-	"context"
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apiserver/pkg/storage"
-	"k8s.io/apiserver/pkg/storage/value"
+	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
 
 	watchcore "github.com/watchcore/watchcore/go"
 )
@@ -69,13 +68,16 @@ func (s *store) split(p *storage.SelectionPredicate) selected {
 
 var pods = schema.GroupResource{Resource: "pods"}
 
-// isPlain says whether objects are stored as they are encoded, in a form that the cache reads.
+// isPlain says whether objects are stored as they are encoded, in a form that the cache reads. With an encryption configuration they are
+// not: it may be loaded again at any time. To encrypt something for a test of that would use up a nonce of the key.
 func isPlain(o *options) bool {
+	if o.transformer != identity.NewEncryptCheckTransformer() {
+		return false
+	}
 	var encoded bytes.Buffer
 	if err := o.codec.Encode(o.newFunc(), &encoded); err != nil {
 		return false
 	}
 	text := encoded.Bytes()
-	stored, err := o.transformer.TransformToStorage(context.Background(), text, value.DefaultContext("/"))
-	return err == nil && bytes.Equal(stored, text) && (bytes.HasPrefix(text, []byte("{")) || bytes.HasPrefix(text, []byte("k8s\x00")))
+	return bytes.HasPrefix(text, []byte("{")) || bytes.HasPrefix(text, []byte("k8s\x00"))
 }

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
 
 	watchcore "github.com/watchcore/watchcore/go"
 )
@@ -160,6 +161,33 @@ func TestSelectors(t *testing.T) {
 				t.Errorf("the list has %v", list.Items)
 			}
 		})
+	}
+}
+
+// An encryption configuration may be loaded again while watches are open: they go on by decoded objects. Nothing is encrypted but what is
+// stored.
+func TestEncryptionIsReloaded(t *testing.T) {
+	transformer := &reloading{Transformer: identity.NewEncryptCheckTransformer(), inner: reversing{}}
+	w := newWorld(t, withTransformer(transformer))
+	from := w.create(t, "a").ResourceVersion
+	open, err := w.Watch(t.Context(), "/pods/", storage.ListOptions{ResourceVersion: from, Recursive: true, Predicate: storage.SelectionPredicate{
+		Label: labels.Everything(), Field: fields.ParseSelectorOrDie("metadata.name=b"), GetAttrs: podAttributes,
+	}})
+	must(t, err)
+	defer open.Stop()
+	transformer.on.Store(true)
+	w.create(t, "b")
+	w.create(t, "c")
+	select {
+	case e := <-open.ResultChan():
+		if pod := podOf(t, e); pod.Name != "b" {
+			t.Errorf("the watcher got %s of %s", e.Type, pod.Name)
+		}
+	case <-time.After(time.Minute):
+		t.Error("the watcher got nothing")
+	}
+	if stored := transformer.stored.Load(); stored != 3 {
+		t.Errorf("%d objects were encrypted, not 3", stored)
 	}
 }
 
