@@ -53,9 +53,10 @@ func NewCaches(config Config) *Caches {
 	return &Caches{config: config, open: map[string]*shared{}}
 }
 
-// shared is a cache and the number of resources that use it.
+// shared is a cache, what counts its events, and the number of resources that use it.
 type shared struct {
 	*watchcore.Cache
+	meter *meter
 	users int
 }
 
@@ -69,7 +70,7 @@ func pathPrefix(prefix string) string {
 }
 
 // get returns the cache of an etcd and a prefix, and what gives it back: call that once.
-func (c *Caches) get(backend *storagebackend.Config) (*watchcore.Cache, func(), error) {
+func (c *Caches) get(backend *storagebackend.Config) (*shared, func(), error) {
 	t := backend.Transport
 	if len(t.ServerList) == 0 {
 		return nil, nil, errors.New("watchcore: the storage has no servers: give --etcd-servers")
@@ -84,11 +85,12 @@ func (c *Caches) get(backend *storagebackend.Config) (*watchcore.Cache, func(), 
 		if err != nil {
 			return nil, nil, fmt.Errorf("watchcore: the cache of %s in %v: %w", prefix, t.ServerList, err)
 		}
-		one = &shared{Cache: cache}
+		one = &shared{Cache: cache, meter: newMeter(cache, prefix, c.config.WindowEvents)}
+		statistics.add(cache)
 		c.open[id] = one
 	}
 	one.users++
-	return one.Cache, sync.OnceFunc(func() { c.giveBack(id, one) }), nil
+	return one, sync.OnceFunc(func() { c.giveBack(id, one) }), nil
 }
 
 func (c *Caches) giveBack(id string, one *shared) {
@@ -100,6 +102,8 @@ func (c *Caches) giveBack(id string, one *shared) {
 	}
 	c.mu.Unlock()
 	if last {
+		one.meter.stop()
+		statistics.remove(one.Cache)
 		_ = one.Close() // never fails
 	}
 }

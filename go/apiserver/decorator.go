@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"path"
 	"reflect"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -39,7 +40,7 @@ func (c *Caches) Decorator() generic.StorageDecorator {
 			return nil, nil, err
 		}
 		s, err := newStore(options{
-			cache: kept, writes: writes, prefix: pathPrefix(config.Prefix), resourcePrefix: resourcePrefix,
+			cache: kept.Cache, writes: writes, prefix: pathPrefix(config.Prefix), resourcePrefix: resourcePrefix,
 			resource: config.GroupResource, codec: config.Codec, transformer: config.Transformer,
 			newFunc: newFunc, newListFunc: newListFunc, attributes: getAttrs, decoded: c.config.Decoded,
 		})
@@ -48,8 +49,10 @@ func (c *Caches) Decorator() generic.StorageDecorator {
 			destroy()
 			return nil, nil, err
 		}
+		uncount := kept.meter.add(config.GroupResource, pathPrefix(path.Join(config.Prefix, resourcePrefix)))
 		return s, func() { // called again by subresources
 			s.stop()
+			uncount()
 			giveBack()
 			destroy()
 		}, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/cacher/delegator"
+	cachermetrics "k8s.io/apiserver/pkg/storage/cacher/metrics"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	watchcore "github.com/watchcore/watchcore/go"
@@ -31,17 +33,21 @@ func (s *store) GetList(ctx context.Context, key string, opts storage.ListOption
 		return s.writes.GetList(ctx, key, opts, listObj)
 	}
 	err = s.getList(ctx, key, opts, listObj)
-	switch {
-	case err == nil:
-		return nil
-	case apierrors.IsResourceExpired(err) && s.snapshots(), isCorrupt(err):
-		return s.writes.GetList(ctx, key, opts, listObj)
-	case result.ConsistentRead && storage.IsTooLargeResourceVersion(err):
-		if utilfeature.DefaultFeatureGate.Enabled(features.ConsistentListFromCacheSkipTimeoutFallback) {
-			return apierrors.NewTooManyRequests(err.Error(), retrySeconds)
-		}
+	if apierrors.IsResourceExpired(err) && s.snapshots() || isCorrupt(err) {
 		return s.writes.GetList(ctx, key, opts, listObj)
 	}
+	if !result.ConsistentRead {
+		return err
+	}
+	fallback := "false"
+	switch {
+	case !storage.IsTooLargeResourceVersion(err):
+	case utilfeature.DefaultFeatureGate.Enabled(features.ConsistentListFromCacheSkipTimeoutFallback):
+		fallback, err = "skipped", apierrors.NewTooManyRequests(err.Error(), retrySeconds)
+	default:
+		fallback, err = "true", s.writes.GetList(ctx, key, opts, listObj)
+	}
+	cachermetrics.ConsistentReadTotal.WithLabelValues(s.resource.Group, s.resource.Resource, strconv.FormatBool(err == nil), fallback).Inc()
 	return err
 }
 
@@ -112,9 +118,10 @@ func (s *store) ShouldDelegateConsistentRead() (delegator.Result, error) {
 
 // listing is what a list reads.
 type listing struct {
-	keys  watchcore.Range
-	read  watchcore.Read
-	limit int64 // 0: all
+	keys     watchcore.Range
+	read     watchcore.Read
+	revision uint64 // that the read waits for
+	limit    int64  // 0: all
 }
 
 // listing says which state is read, and from which key on: as storage.ListOptions has it.
@@ -153,7 +160,7 @@ func (s *store) listing(ctx context.Context, key string, opts storage.ListOption
 			}
 		}
 	}
-	l.read = notOlderThan(revision)
+	l.read, l.revision = notOlderThan(revision), revision
 	if exactly {
 		l.read = watchcore.ReadExact(revision)
 	}
@@ -183,7 +190,8 @@ func (s *store) getList(ctx context.Context, key string, opts storage.ListOption
 	if err != nil {
 		return err
 	}
-	chosen, err := s.choose(ctx, &opts.Predicate, l)
+	waited := s.waits(ctx, l.revision)
+	chosen, err := s.choose(ctx, &opts.Predicate, l, waited)
 	if err != nil {
 		return s.statusError(err)
 	}
@@ -202,6 +210,7 @@ func (s *store) getList(ctx context.Context, key string, opts storage.ListOption
 	if s.sharded(&opts.Predicate) {
 		opts.Predicate.SetShardInfoOnList(listObj)
 	}
+	cachermetrics.RecordListCacheMetrics(s.resource, "", chosen.read, len(chosen.objects))
 	return nil
 }
 
@@ -211,17 +220,21 @@ type chosen struct {
 	revision uint64
 	last     string // the key of the last one
 	visited  int64  // how many there are behind the beginning, selected or not
+	read     int    // how many objects the cache gave
 	more     bool   // there are keys behind the last one
 }
 
 // choose takes the selected objects page by page, until there are as many as the limit says.
-func (s *store) choose(ctx context.Context, p *storage.SelectionPredicate, l listing) (c chosen, err error) {
+func (s *store) choose(ctx context.Context, p *storage.SelectionPredicate, l listing, waited func()) (c chosen, err error) {
 	parts := s.split(p)
 	ask := watchcore.ListOptions{
 		Read: l.read, WaitTimeout: freshTimeout, Limit: int(l.limit), LabelSelector: parts.labels, FieldSelector: parts.fields,
 	}
 	for {
 		page, err := s.cache.List(ctx, l.keys, ask)
+		if c.revision == 0 {
+			waited()
+		}
 		if err != nil {
 			return c, err
 		}
@@ -242,6 +255,7 @@ func (s *store) take(page *watchcore.Page, rest *storage.SelectionPredicate, lim
 	}
 	for at := range page.Len() {
 		kv := page.At(at)
+		c.read++
 		i, err := s.items.Item(kv)
 		if err != nil {
 			return false, err

@@ -89,15 +89,20 @@ func (i *item) deletedAt(revision uint64, versioner storage.Versioner) (*object,
 
 // matches says whether the predicate selects the item.
 func (s *store) matches(p *storage.SelectionPredicate, i *item) (bool, error) {
-	if s.sharded(p) {
-		i.mu.Lock()
-		within, err := p.MatchesSharding(i.object.shared)
-		i.mu.Unlock()
-		if err != nil || !within {
-			return false, err
-		}
+	if within, err := s.within(p, i); err != nil || !within {
+		return false, err
 	}
 	return p.MatchesObjectAttributes(i.labels, i.fields), nil
+}
+
+// within says whether the item is in the predicate's shard.
+func (s *store) within(p *storage.SelectionPredicate, i *item) (bool, error) {
+	if !s.sharded(p) {
+		return true, nil
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return p.MatchesSharding(i.object.shared)
 }
 
 func (s *store) sharded(p *storage.SelectionPredicate) bool {

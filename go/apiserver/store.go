@@ -17,9 +17,11 @@ import (
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/cacher/consistency"
+	cachermetrics "k8s.io/apiserver/pkg/storage/cacher/metrics"
 	"k8s.io/apiserver/pkg/storage/value"
 	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/component-base/metrics"
 
 	watchcore "github.com/watchcore/watchcore/go"
 )
@@ -48,7 +50,8 @@ type store struct {
 	options
 	versioner storage.Versioner
 	items     *watchcore.Decoder[*item]
-	plain     bool // the cache can read the objects
+	plain     bool                   // the cache can read the objects
+	handed    metrics.ObserverMetric // how long events wait until a watch takes them
 
 	// suspect is the revision up to which the cache was found to differ from etcd: the states until then are read from etcd.
 	suspect      atomic.Uint64
@@ -70,6 +73,7 @@ func newStore(o options) (*store, error) {
 	s := &store{options: o}
 	s.versioner, s.plain = o.writes.Versioner(), isPlain(&s.options)
 	s.items = watchcore.NewDecoder(s.decode, o.decoded)
+	s.handed = cachermetrics.DispatchStageDuration.WithLabelValues(o.resource.Group, o.resource.Resource, "cache_to_watcher")
 	open, end := context.WithCancel(context.Background())
 	s.open = open
 	var running sync.WaitGroup
@@ -157,7 +161,9 @@ func (s *store) Get(ctx context.Context, key string, opts storage.GetOptions, ob
 	if err != nil {
 		return err
 	}
+	waited := s.waits(ctx, revision)
 	object, at, err := s.object(ctx, prepared, notOlderThan(revision))
+	waited()
 	switch {
 	case isCorrupt(err):
 		return s.writes.Get(ctx, key, opts, objPtr)
@@ -230,6 +236,17 @@ func (s *store) EnableResourceSizeEstimation(keys storage.KeysFunc) error {
 
 // CompactRevision is that of the storage below.
 func (s *store) CompactRevision() int64 { return s.writes.CompactRevision() }
+
+// waits begins to measure a read that waits for a revision, and returns what ends that.
+func (s *store) waits(ctx context.Context, revision uint64) func() {
+	if revision <= s.cache.Revision() {
+		return func() {}
+	}
+	since := time.Now()
+	return func() {
+		cachermetrics.WatchCacheReadWait.WithContext(ctx).WithLabelValues(s.resource.Group, s.resource.Resource).Observe(time.Since(since).Seconds())
+	}
+}
 
 // notOlderThan is the read of a resourceVersion; 0 is whatever the cache has.
 func notOlderThan(revision uint64) watchcore.Read {

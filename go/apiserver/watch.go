@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/cacher/delegator"
+	cachermetrics "k8s.io/apiserver/pkg/storage/cacher/metrics"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/util/flowcontrol"
 
@@ -73,6 +74,7 @@ func (s *store) Watch(ctx context.Context, key string, opts storage.ListOptions)
 	if err != nil {
 		return w.refused(s.statusError(err)), nil
 	}
+	w.began = s.cache.Revision()
 	go w.run()
 	return w, nil
 }
@@ -127,8 +129,9 @@ type watcher struct {
 	out       chan watch.Event
 	ctx       context.Context
 	cancel    context.CancelFunc
-	endMark   bool // the initial state ends with a bookmark
-	starting  bool // the initial state is not complete
+	endMark   bool   // the initial state ends with a bookmark
+	starting  bool   // the initial state is not complete
+	began     uint64 // the cache's revision when the watch began: what came until then is init events
 
 	catchingUp bool              // between the marks of a resync
 	difference []watchcore.Event // what came since its beginning
@@ -165,6 +168,10 @@ func (w *watcher) run() {
 	defer close(w.out)
 	defer w.cancel()
 	defer w.sub.Close()
+	if w.store.sharded(&w.rest) {
+		cachermetrics.RecordShardedWatchStarted(w.store.resource)
+		defer cachermetrics.RecordShardedWatchStopped(w.store.resource)
+	}
 	if err := w.forward(); err != nil && w.ctx.Err() == nil {
 		w.send(errorEvent(w.store.statusError(err)))
 	}
@@ -197,8 +204,10 @@ func (w *watcher) forward() error {
 		case errors.Is(err, watchcore.ErrLagged) && lost == nil:
 			lost = err // what was lost follows as a difference, or the subscription has ended
 			continue
+		case err != nil && lost != nil:
+			return w.tooSlow(lost)
 		case err != nil:
-			return cmp.Or(lost, err)
+			return err
 		}
 		if own.Len() > 0 {
 			lost = nil
@@ -274,9 +283,26 @@ func (w *watcher) resync(mark watchcore.ResyncMark) error {
 
 func (w *watcher) event(e watchcore.Event) error {
 	out, err := w.translate(e)
-	if err == nil && out.Type != "" {
-		w.send(out)
+	if err != nil {
+		return err
 	}
+	initial := w.starting || e.Revision <= w.began
+	if initial {
+		cachermetrics.InitCounter.WithLabelValues(w.store.resource.Group, w.store.resource.Resource).Inc()
+	}
+	if out.Type == "" {
+		return nil
+	}
+	built := time.Now()
+	if w.send(out) && !initial {
+		w.store.handed.Observe(time.Since(built).Seconds())
+	}
+	return nil
+}
+
+// tooSlow counts a watch that ends because its client did not read.
+func (w *watcher) tooSlow(err error) error {
+	cachermetrics.TerminatedWatchersCounter.WithLabelValues(w.store.resource.Group, w.store.resource.Resource).Inc()
 	return err
 }
 
@@ -306,7 +332,7 @@ func (w *watcher) translate(e watchcore.Event) (out watch.Event, err error) {
 		}
 		object, err = now.at(e.ModRevision(), s.versioner)
 	case lost:
-		return out, apierrors.NewResourceExpired("the last value of " + e.Key() + " has left the window")
+		return out, w.tooSlow(apierrors.NewResourceExpired("the last value of " + e.Key() + " has left the window"))
 	case before != nil:
 		out.Type = watch.Deleted
 		object, err = before.deletedAt(e.Revision, s.versioner)
@@ -323,7 +349,11 @@ func (s *store) side(p *storage.SelectionPredicate, e watchcore.Event, value fun
 	if err != nil {
 		return nil, err
 	}
-	if selected, err := s.matches(p, i); err != nil || !selected {
+	within, err := s.within(p, i)
+	if err == nil && !within {
+		cachermetrics.RecordWatchFilteredEvent(s.resource)
+	}
+	if err != nil || !within || !p.MatchesObjectAttributes(i.labels, i.fields) {
 		return nil, err
 	}
 	return i, nil
@@ -353,9 +383,12 @@ func markEnd(object runtime.Object) error {
 	return nil
 }
 
-func (w *watcher) send(e watch.Event) {
+// send says whether the watch has taken the event; if not, it has ended.
+func (w *watcher) send(e watch.Event) bool {
 	select {
 	case w.out <- e:
+		return true
 	case <-w.ctx.Done():
+		return false
 	}
 }
