@@ -226,7 +226,7 @@ type chosen struct {
 
 // choose takes the selected objects page by page, until there are as many as the limit says.
 func (s *store) choose(ctx context.Context, p *storage.SelectionPredicate, l listing, waited func()) (c chosen, err error) {
-	parts := s.split(p)
+	parts := s.split(ctx, p)
 	ask := watchcore.ListOptions{
 		Read: l.read, WaitTimeout: freshTimeout, Limit: int(l.limit), LabelSelector: parts.labels, FieldSelector: parts.fields,
 	}

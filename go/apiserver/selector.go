@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"bytes"
+	"context"
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -35,9 +36,9 @@ type selected struct {
 
 // split gives the cache what it can evaluate: labels, and the fields that declare names, of values that etcd has as they are. Pods
 // alone have spec.nodeName where it is declared.
-func (s *store) split(p *storage.SelectionPredicate) selected {
+func (s *store) split(ctx context.Context, p *storage.SelectionPredicate) selected {
 	parts := selected{rest: *p}
-	if !s.plain || s.cache.Stats().ExtractFailures > 0 {
+	if (p.Label == nil || p.Label.Empty()) && (p.Field == nil || p.Field.Empty()) || !s.readable(ctx) {
 		return parts
 	}
 	if p.Label != nil && !p.Label.Empty() {
@@ -64,6 +65,32 @@ func (s *store) split(p *storage.SelectionPredicate) selected {
 		parts.fields = fields.AndSelectors(here...).String()
 	}
 	return parts
+}
+
+// readable says whether the cache can read all objects of the resource. The cache counts its failures for all resources together: where
+// there are new ones, this looks whether they are of this resource. Encrypted secrets must not cost the pods their selectors.
+func (s *store) readable(ctx context.Context) bool {
+	if !s.plain || s.unreadable.Load() {
+		return false
+	}
+	failures := s.cache.Stats().ExtractFailures
+	if failures == s.read.Load() {
+		return true
+	}
+	all, err := s.prepare(s.resourcePrefix, true)
+	if err != nil {
+		return false
+	}
+	nameless, _, err := s.cache.Count(ctx, watchcore.RangePrefix(all), watchcore.ReadOptions{FieldSelector: "metadata.name="})
+	switch {
+	case err != nil:
+		return false
+	case nameless > 0:
+		s.unreadable.Store(true)
+		return false
+	}
+	s.read.Store(failures)
+	return true
 }
 
 var pods = schema.GroupResource{Resource: "pods"}

@@ -50,8 +50,13 @@ type store struct {
 	options
 	versioner storage.Versioner
 	items     *watchcore.Decoder[*item]
-	plain     bool                   // the cache can read the objects
+	plain     bool                   // objects are written in a form that the cache reads
 	handed    metrics.ObserverMetric // how long events wait until a watch takes them
+
+	// unreadable is set once the cache was found to have an object that it cannot read; read is the number of the cache's failures
+	// with objects of any resource when there was none.
+	unreadable atomic.Bool
+	read       atomic.Uint64
 
 	// suspect is the revision up to which the cache was found to differ from etcd: the states until then are read from etcd.
 	suspect      atomic.Uint64
@@ -80,6 +85,11 @@ func newStore(o options) (*store, error) {
 	s.stop = sync.OnceFunc(func() {
 		end()
 		running.Wait()
+	})
+	running.Go(func() {
+		if s.cache.WaitReady(open) == nil {
+			s.readable(open) // before an object that the cache cannot read is deleted, and so no longer found
+		}
 	})
 	if utilfeature.DefaultFeatureGate.Enabled(features.DetectCacheInconsistency) || consistency.PanicOnCacheInconsistency {
 		checker := consistency.NewChecker(o.resourcePrefix, o.resource, o.newListFunc, cached{s}, o.writes)

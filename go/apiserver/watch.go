@@ -50,7 +50,7 @@ func (s *store) Watch(ctx context.Context, key string, opts storage.ListOptions)
 	if !s.cache.Ready() {
 		return nil, apierrors.NewTooManyRequests("storage is (re)initializing", retrySeconds)
 	}
-	parts := s.split(&opts.Predicate)
+	parts := s.split(ctx, &opts.Predicate)
 	w := &watcher{store: s, rest: parts.rest, bookmarks: opts.Predicate.AllowWatchBookmarks, out: make(chan watch.Event, decodedAhead)}
 	var cancel context.CancelFunc
 	w.ctx, cancel = context.WithCancel(ctx)

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -128,10 +129,12 @@ func TestLostDeletionIsExpired(t *testing.T) {
 
 // The cache selects by labels and by a pod's node, and the rest is selected here: by both ways an object comes and goes by a change.
 func TestSelectors(t *testing.T) {
-	for name, settings := range map[string][]setting{"by the cache": nil, "by decoded objects": {withTransformer(&reversing{})}} {
+	for name, settings := range map[string][]setting{
+		"by the cache": nil, "by the cache, of JSON": {withCodec(testCodec())}, "by decoded objects": {withTransformer(&reversing{})},
+	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, settings...)
-			if w.plain != (settings == nil) {
+			if w.plain != strings.HasPrefix(name, "by the cache") {
 				t.Fatalf("the cache reads the objects: %v", w.plain)
 			}
 			from := w.create(t, "a").ResourceVersion
