@@ -6,8 +6,10 @@
 //! 1 is name, 3 namespace, and 11 labels, a map with key 1 and value 2.
 //!
 //! Protobuf's rules hold: the last occurrence of a scalar counts, and messages that occur again are merged.
-//! The bytes do not show whether a field is a string or a message: a path that ends at a message gives
-//! the bytes of its last occurrence.
+//! The bytes do not show whether a field is a string or a message. A path that ends at a message gives the bytes of
+//! its last occurrence. A path that leads through a string finds nothing: `spec.nodeName` of pods is field 10 of field 2,
+//! and field 2 of a StorageClass is the name of its provisioner. Only metadata has the same form in every kind, so
+//! only there bytes that are no message make the value malformed.
 
 #![forbid(unsafe_code)]
 
@@ -20,9 +22,10 @@ pub(crate) const MAX_FIELD: u32 = (1 << 29) - 1;
 /// Messages inside each other; the limit of most readers of protobuf.
 pub const MAX_DEPTH: usize = 100;
 
-pub(crate) const NAME: &[u32] = &[1, 1];
-pub(crate) const NAMESPACE: &[u32] = &[1, 3];
-const LABELS: &[u32] = &[1, 11];
+const METADATA: u32 = 1;
+pub(crate) const NAME: &[u32] = &[METADATA, 1];
+pub(crate) const NAMESPACE: &[u32] = &[METADATA, 3];
+const LABELS: &[u32] = &[METADATA, 11];
 
 /// All paths of a schema.
 #[derive(Default)]
@@ -39,6 +42,8 @@ struct PathNode {
     fields: Vec<usize>,
     /// Whether this is an entry of the labels.
     labels: bool,
+    /// Whether this is metadata, or inside of it.
+    metadata: bool,
 }
 
 impl Paths {
@@ -57,13 +62,14 @@ impl Paths {
             self.nodes.push(PathNode::default());
         }
         let mut at = 0;
+        let metadata = path.first() == Some(&METADATA);
         for number in path {
             let known = self.nodes[at].children.iter().find(|child| child.0 == *number);
             at = match known {
                 Some(child) => child.1,
                 None => {
                     let node = self.nodes.len();
-                    self.nodes.push(PathNode::default());
+                    self.nodes.push(PathNode { metadata, ..PathNode::default() });
                     self.nodes[at].children.push((*number, node));
                     node
                 }
@@ -110,11 +116,25 @@ impl Paths {
                     found.labels.push(entry(bytes)?);
                 }
                 if !child.children.is_empty() {
-                    self.message(child, bytes, found)?;
+                    match self.message(child, bytes, found) {
+                        Err(Malformed) if !child.metadata => self.clear(child, found),
+                        read => read?,
+                    }
                 }
             }
         }
         Ok(())
+    }
+
+    /// Makes the fields below a node absent.
+    fn clear(&self, node: &PathNode, found: &mut Extracted<'_>) {
+        for (_, child) in &node.children {
+            let child = &self.nodes[*child];
+            for field in &child.fields {
+                found.fields[*field] = None;
+            }
+            self.clear(child, found);
+        }
     }
 }
 
@@ -410,6 +430,17 @@ pub(crate) mod tests {
         }
         assert_eq!(read(&[NAME], &[MAGIC, &bytes(2, b""), &bytes(3, b"gzip")].concat()), Err(Malformed));
         assert_eq!(read(&[NAME], b"k8"), Err(Malformed));
+    }
+
+    /// Kinds have different things at the same path. What is no message there leaves the other attributes alone.
+    #[test]
+    fn a_path_through_a_string_finds_nothing() {
+        let metadata = bytes(1, &[bytes(1, b"local"), label("a", "1")].concat());
+        for text in [&b"kubernetes.io/no-provisioner"[..], b"\x52\x01x\x00", b"\x0a"] {
+            let object = [metadata.clone(), bytes(2, text)].concat();
+            let (fields, labels) = read(&[NAME, &[2, 10], &[2, 1, 1]], &stored(&object)).expect("is right");
+            assert_eq!((fields, labels), (vec![Some("local".into()), None, None], vec![("a".into(), "1".into())]));
+        }
     }
 
     #[test]
