@@ -5,6 +5,7 @@ package watchcore
 import (
 	"hash/maphash"
 	stack "runtime/debug"
+	"slices"
 	"sync"
 )
 
@@ -12,7 +13,7 @@ import (
 // of the same value get the same result, from whichever subscription, page or snapshot the value
 // came. Decoder may be used from many goroutines at once.
 //
-// Results are kept in a table of a fixed size, which drops the oldest first; a dropped value is decoded again
+// Results are kept in a table of limited size, which drops the oldest first; a dropped value is decoded again
 // on demand. A value is identified by its key, its revision and its bytes, because after a history was
 // replaced another value can have the same key and revision. Results are shared: do not modify them.
 type Decoder[T any] struct {
@@ -21,9 +22,11 @@ type Decoder[T any] struct {
 
 	mu    sync.Mutex
 	table map[valueID]*decoded[T]
-	order []valueID // a ring buffer once it is full
-	next  int       // index of the oldest
+	order []valueID // the table's, the oldest first; those before next have been dropped
+	next  int
 	size  int
+	bytes int // length of the table's values
+	most  int // the largest bytes; 0: any
 }
 
 // valueID identifies a value. Only values of different histories or caches can agree in key and
@@ -56,6 +59,14 @@ func NewDecoder[T any](decode func(key, value []byte) (T, error), size int) *Dec
 		size = DefaultDecoderSize
 	}
 	return &Decoder[T]{decode: decode, seed: maphash.MakeSeed(), table: map[valueID]*decoded[T]{}, size: size}
+}
+
+// LimitBytes limits, beside the number of results, the total length of the values that they were decoded from: a
+// few large objects then do not take the memory of thousands of small ones. The newest result is kept, however long its value
+// is. Call LimitBytes before the decoder is used; it returns the decoder.
+func (d *Decoder[T]) LimitBytes(most int) *Decoder[T] {
+	d.most = most
+	return d
 }
 
 // Value returns the decoded value of the event, and ErrInvalidArgument for an event without a value
@@ -122,16 +133,18 @@ func (d *Decoder[T]) shared(key, value []byte, revision uint64) (T, error) {
 	return result.value, result.err
 }
 
-// keep stores a result, in place of the oldest one if the table is full.
+// keep stores a result, and drops the oldest ones while the table is too large. The new one stays, however large it is.
 func (d *Decoder[T]) keep(id valueID, result *decoded[T]) {
-	if len(d.order) < d.size {
-		d.order = append(d.order, id)
-	} else {
-		delete(d.table, d.order[d.next])
-		d.order[d.next] = id
-		d.next = (d.next + 1) % d.size
-	}
+	d.order, d.bytes = append(d.order, id), d.bytes+id.length
 	d.table[id] = result
+	for kept := len(d.order) - d.next; kept > d.size || d.most > 0 && d.bytes > d.most && kept > 1; kept-- {
+		oldest := d.order[d.next]
+		delete(d.table, oldest)
+		d.next, d.bytes = d.next+1, d.bytes-oldest.length
+	}
+	if 2*d.next > len(d.order) { // each dropped one pays for moving one
+		d.order, d.next = slices.Delete(d.order, 0, d.next), 0
+	}
 }
 
 // run decodes, and wakes the waiting goroutines however the function ends.

@@ -241,6 +241,25 @@ func TestDecoderForgetsTheOldest(t *testing.T) {
 	}
 }
 
+func TestDecoderLimitsBytes(t *testing.T) {
+	var calls atomic.Int64
+	decoder := counting(&calls, 100).LimitBytes(8)
+	cache, writer := embedded(t)
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
+	for i, length := range []int{4, 4, 4, 20, 1} {
+		check(t, writer.Apply(uint64(i+1), watchcore.Put("/a", strings.Repeat("x", length))))
+	}
+	batch := oneBatch(t, sub)
+	defer batch.Release()
+	for i, row := range []struct {
+		event int
+		calls int64
+	}{{0, 1}, {1, 2}, {0, 2}, {2, 3}, {1, 3}, {2, 3}, {0, 4}, {2, 4}, {3, 5}, {3, 5}, {2, 6}, {4, 7}, {2, 7}, {4, 7}, {3, 8}} {
+		oneOf[*string](t)(decoder.Value(batch.At(row.event)))
+		want(t, fmt.Sprint("calls at ", i), calls.Load(), row.calls)
+	}
+}
+
 // Where the history was replaced, another value of the same revision is another
 // value; so is one of another cache.
 func TestDecoderTellsHistoriesApart(t *testing.T) {
