@@ -43,6 +43,7 @@ type options struct {
 	newFunc, newListFunc   func() runtime.Object
 	attributes             storage.AttrFunc
 	decoded                int
+	slow                   time.Duration // slowAfter, but in tests
 }
 
 // store is the storage of one resource: reads and watches come from the cache, writes go to etcd.
@@ -61,6 +62,8 @@ type store struct {
 	// suspect is the revision up to which the cache was found to differ from etcd: the states until then are read from etcd.
 	suspect      atomic.Uint64
 	inconsistent atomic.Bool
+
+	seeding sync.Mutex // held while a slow watcher's keys are read
 
 	open context.Context // ends with stop, and the watches with it
 	stop func()

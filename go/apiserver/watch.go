@@ -29,6 +29,8 @@ const (
 	bookmarkBeforeEnd = 2 * time.Second
 	// decodedAhead is how many events are ready for a watcher that is slower. The rest stays in the log, at no cost.
 	decodedAhead = 10
+	// taken is how many events are taken from the log at a time.
+	taken = 64
 )
 
 // Watch watches from the cache. A watch whose start is not possible gets one event of type Error, as in k8s.io/apiserver.
@@ -62,16 +64,16 @@ func (s *store) Watch(ctx context.Context, key string, opts storage.ListOptions)
 	}
 	w.endMark = isListWatch(opts)
 	w.starting = start == watchcore.StartState() || opts.SendInitialEvents != nil && *opts.SendInitialEvents
-	w.sub, err = s.cache.Subscribe(ctx, watchcore.SubscribeOptions{
-		Start:          start,
+	w.options = watchcore.SubscribeOptions{
 		StartTimeout:   freshTimeout,
 		Range:          keysOf(prepared, opts.Recursive),
 		LabelSelector:  parts.labels,
 		FieldSelector:  parts.fields,
 		WholeRevisions: true,
-		OnLag:          watchcore.LagResnapshot,
-	})
-	if err != nil {
+		MaxBatch:       taken,
+	}
+	// A lost initial state is completed by a difference, for which the subscription has the keys that it gave out.
+	if err := w.subscribe(ctx, start, start == watchcore.StartState()); err != nil {
 		return w.refused(s.statusError(err)), nil
 	}
 	w.began = s.cache.Revision()
@@ -126,6 +128,9 @@ type watcher struct {
 	rest      storage.SelectionPredicate // what the cache does not evaluate
 	bookmarks bool
 	sub       *watchcore.Subscription
+	options   watchcore.SubscribeOptions // of sub, but for its start
+	remembers bool                       // sub knows which keys the watcher has
+	slowAt    time.Time                  // when the watcher is slow if it has not taken the batch
 	out       chan watch.Event
 	ctx       context.Context
 	cancel    context.CancelFunc
@@ -133,8 +138,8 @@ type watcher struct {
 	starting  bool   // the initial state is not complete
 	began     uint64 // the cache's revision when the watch began: what came until then is init events
 
-	catchingUp bool              // between the marks of a resync
-	difference []watchcore.Event // what came since its beginning
+	catchingUp bool    // between the marks of a resync
+	difference []given // what came since its beginning
 }
 
 // ResultChan returns the channel of the events.
@@ -167,7 +172,7 @@ func errorEvent(err error) watch.Event {
 func (w *watcher) run() {
 	defer close(w.out)
 	defer w.cancel()
-	defer w.sub.Close()
+	defer func() { w.sub.Close() }()
 	if w.store.sharded(&w.rest) {
 		cachermetrics.RecordShardedWatchStarted(w.store.resource)
 		defer cachermetrics.RecordShardedWatchStopped(w.store.resource)
@@ -183,23 +188,19 @@ func (w *watcher) forward() error {
 		flowcontrol.WatchInitialized(w.ctx)
 	}
 	var lost error
-	due := w.nextBookmark(time.Now())
+	waiting, cancel := w.untilBookmark()
+	defer func() { cancel() }()
 	for {
-		waiting, cancel := w.ctx, context.CancelFunc(func() {})
-		if w.bookmarks {
-			waiting, cancel = context.WithDeadline(w.ctx, due)
-		}
-		batch, err := w.sub.Next(waiting)
-		cancel()
+		batch, err := w.next(waiting)
 		isDue := errors.Is(err, context.DeadlineExceeded)
 		if isDue {
-			due = w.nextBookmark(time.Now())
-			batch, err = w.sub.Poll(0) // moves the position past what does not concern this watch, too
+			cancel()
+			waiting, cancel = w.untilBookmark()
+			batch, err = w.sub.Poll(taken) // moves the position past what does not concern this watch, too
 		}
-		own := batch.Clone()
-		batch.Release() // the watcher may be slow
 		switch {
 		case w.ctx.Err() != nil:
+			batch.Release()
 			return nil
 		case errors.Is(err, watchcore.ErrLagged) && lost == nil:
 			lost = err // what was lost follows as a difference, or the subscription has ended
@@ -209,18 +210,31 @@ func (w *watcher) forward() error {
 		case err != nil:
 			return err
 		}
-		if own.Len() > 0 {
+		if batch.Len() > 0 {
 			lost = nil
 		}
-		if err := w.give(own); err != nil {
+		given, err := w.take(batch)
+		batch.Release() // the watcher may be slow
+		w.slowAt = time.Now().Add(w.store.slow)
+		if err := cmp.Or(w.give(given), err); err != nil {
 			return err
 		}
 		if isDue && !w.starting && !w.catchingUp {
-			if err := w.bookmark(w.sub.Position().Revision, false); err != nil {
+			mark, err := w.bookmark(w.sub.Position().Revision, false)
+			if err != nil {
 				return err
 			}
+			w.send(mark)
 		}
 	}
+}
+
+// untilBookmark is the context of the watch until its next bookmark is due.
+func (w *watcher) untilBookmark() (context.Context, context.CancelFunc) {
+	if !w.bookmarks {
+		return w.ctx, func() {}
+	}
+	return context.WithDeadline(w.ctx, w.nextBookmark(time.Now()))
 }
 
 // nextBookmark is when the next bookmark is due: each minute, and shortly before the watch has to end.
@@ -234,70 +248,90 @@ func (w *watcher) nextBookmark(now time.Time) time.Time {
 	return next
 }
 
-// give gives out a batch.
-func (w *watcher) give(batch *watchcore.Batch) error {
+// given is what a watcher gets, or an event of a difference, which is decoded when its turn comes: there may be many.
+type given struct {
+	watch.Event
+	changed *watchcore.Event
+	initial bool // it came before the watch began
+}
+
+// take makes of a batch what the watcher gets: decoded objects, which all watchers share, and copies of the events of a difference.
+func (w *watcher) take(batch *watchcore.Batch) (all []given, err error) {
 	for e := range batch.Events() {
-		var err error
+		one := given{initial: w.starting || e.Revision <= w.began}
 		switch {
 		case e.Type == watchcore.EventResync:
-			err = w.resync(e.Resync())
+			var difference []given
+			difference, err = w.resync(e.Resync())
+			all = append(all, difference...)
 		case e.Type == watchcore.EventBookmark:
 			if e.EndsInitialState() && w.starting {
 				w.starting = false
 				if w.endMark {
-					err = w.bookmark(e.Revision, true)
+					one.Event, err = w.bookmark(e.Revision, true)
 				}
 				flowcontrol.WatchInitialized(w.ctx)
 			}
 		case w.catchingUp:
-			w.difference = append(w.difference, e)
+			copied := e.Clone()
+			one.changed = &copied
+			w.difference = append(w.difference, one)
 		default:
-			err = w.event(e)
+			one.Event, err = w.translated(e, one.initial)
 		}
-		if err != nil || w.ctx.Err() != nil {
-			return err
+		if err != nil {
+			return all, err
+		}
+		if one.Type != "" {
+			all = append(all, one)
 		}
 	}
-	return nil
+	return all, nil
 }
 
 // resync begins and ends the difference to the state that the watcher had when it lost events. The difference is given out in the
 // order of its revisions: a client that resumes behind one of them has everything before it.
-func (w *watcher) resync(mark watchcore.ResyncMark) error {
+func (w *watcher) resync(mark watchcore.ResyncMark) (difference []given, err error) {
 	if mark.Reason != watchcore.ReasonLagged {
-		return apierrors.NewResourceExpired("the history of etcd was replaced: " + mark.Reason.String())
+		return nil, apierrors.NewResourceExpired("the history of etcd was replaced: " + mark.Reason.String())
 	}
 	if w.catchingUp = mark.Phase == watchcore.ResyncBegin; w.catchingUp {
-		return nil
+		return nil, nil
 	}
-	events := w.difference
-	w.difference = nil
-	slices.SortStableFunc(events, func(a, b watchcore.Event) int { return cmp.Compare(a.ModRevision(), b.ModRevision()) })
-	for _, e := range events {
-		if err := w.event(e); err != nil || w.ctx.Err() != nil {
-			return err
+	difference, w.difference = w.difference, nil
+	slices.SortStableFunc(difference, func(a, b given) int { return cmp.Compare(a.changed.ModRevision(), b.changed.ModRevision()) })
+	return difference, nil
+}
+
+// give gives out what was taken.
+func (w *watcher) give(all []given) (err error) {
+	for _, one := range all {
+		if one.Type == "" {
+			if one.Event, err = w.translated(*one.changed, one.initial); err != nil {
+				return err
+			}
+		}
+		if one.Type == "" { // not selected
+			continue
+		}
+		ready := time.Now()
+		if !w.send(one.Event) {
+			return nil
+		}
+		if !one.initial && one.Type != watch.Bookmark {
+			w.store.handed.Observe(time.Since(ready).Seconds())
 		}
 	}
 	return nil
 }
 
-func (w *watcher) event(e watchcore.Event) error {
+// translated translates an event, and counts it if it came before the watch began.
+func (w *watcher) translated(e watchcore.Event, initial bool) (watch.Event, error) {
 	out, err := w.translate(e)
-	if err != nil {
-		return err
-	}
-	initial := w.starting || e.Revision <= w.began
-	if initial {
+	if err == nil && initial {
 		cachermetrics.InitCounter.WithLabelValues(w.store.resource.Group, w.store.resource.Resource).Inc()
 	}
-	if out.Type == "" {
-		return nil
-	}
-	built := time.Now()
-	if w.send(out) && !initial {
-		w.store.handed.Observe(time.Since(built).Seconds())
-	}
-	return nil
+	return out, err
 }
 
 // tooSlow counts a watch that ends because its client did not read.
@@ -359,19 +393,18 @@ func (s *store) side(p *storage.SelectionPredicate, e watchcore.Event, value fun
 	return i, nil
 }
 
-// bookmark gives the position, if the watcher knows no newer one.
-func (w *watcher) bookmark(revision uint64, endsState bool) error {
+// bookmark is the event of a position.
+func (w *watcher) bookmark(revision uint64, endsState bool) (e watch.Event, err error) {
 	object := w.store.newFunc()
 	if err := w.store.versioner.UpdateObject(object, revision); err != nil {
-		return err
+		return e, err
 	}
 	if endsState {
 		if err := markEnd(object); err != nil {
-			return err
+			return e, err
 		}
 	}
-	w.send(watch.Event{Type: watch.Bookmark, Object: object})
-	return nil
+	return watch.Event{Type: watch.Bookmark, Object: object}, nil
 }
 
 func markEnd(object runtime.Object) error {
@@ -381,14 +414,4 @@ func markEnd(object runtime.Object) error {
 	}
 	m.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
 	return nil
-}
-
-// send says whether the watch has taken the event; if not, it has ended.
-func (w *watcher) send(e watch.Event) bool {
-	select {
-	case w.out <- e:
-		return true
-	case <-w.ctx.Done():
-		return false
-	}
 }

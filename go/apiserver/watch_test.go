@@ -103,6 +103,37 @@ func TestSlowWatcherCatchesUp(t *testing.T) {
 	}
 }
 
+// Only a slow watcher, and one that gets the state, costs memory for each key. A difference needs the keys; who reads needs none.
+func TestOnlySlowWatchersRememberKeys(t *testing.T) {
+	w := newWorld(t)
+	from := w.create(t, "a").ResourceVersion
+	remember := func() bool {
+		return slices.ContainsFunc(w.cache.Subscriptions(), func(s watchcore.SubscriptionInfo) bool { return strings.HasSuffix(s.Name, remembering) })
+	}
+	open := w.follow(t, from)
+	w.label(t, "a", "first")
+	<-open.ResultChan()
+	if remember() {
+		t.Error("a watcher that reads remembers keys")
+	}
+	for i := range 2 * decodedAhead {
+		w.label(t, "a", fmt.Sprint(i))
+	}
+	until(t, "the slow watcher remembers keys", remember)
+	for range 2 * decodedAhead {
+		<-open.ResultChan()
+	}
+	until(t, "the watcher that is not slow any more remembers none", func() bool { return !remember() })
+	w.label(t, "a", "last")
+	if pod := podOf(t, <-open.ResultChan()); pod.Labels["n"] != "last" {
+		t.Errorf("the next event has %v", pod.Labels)
+	}
+
+	state := w.follow(t, "")
+	<-state.ResultChan()
+	until(t, "a watcher that has the state remembers none", func() bool { return !remember() })
+}
+
 // Where the last value of a deleted object is lost, a list alone tells: the watch ends with 410.
 func TestLostDeletionIsExpired(t *testing.T) {
 	w := newWorld(t, withCache(watchcore.Config{Capacity: 128}))
@@ -276,7 +307,7 @@ func TestReplacedHistoryIsExpired(t *testing.T) {
 	for reason, ends := range map[watchcore.ResyncReason]bool{
 		watchcore.ReasonHistoryReset: true, watchcore.ReasonCompacted: true, watchcore.ReasonLagged: false,
 	} {
-		err := (&watcher{}).resync(watchcore.ResyncMark{Reason: reason, Phase: watchcore.ResyncBegin})
+		_, err := (&watcher{}).resync(watchcore.ResyncMark{Reason: reason, Phase: watchcore.ResyncBegin})
 		if apierrors.IsResourceExpired(err) != ends || !ends && err != nil {
 			t.Errorf("%v: %v", reason, err)
 		}
