@@ -4,6 +4,7 @@
 #
 # ROWS="ready memory lists latency slow reports resources leases"   which rows
 # PODS=100000 WATCHERS=1000 RATE=20 SECONDS_EACH=20 ROUNDS=2        how much
+# SERVERS="kubernetes watchcore"                                    which servers, in the order of their turns
 # PROFILES=directory             processor profiles of both servers, which add to the figures
 # FIGURES=file                   where the figures are appended; runs of some rows each make one table
 # NO_BUILD=1                     takes the binaries as they are
@@ -23,6 +24,6 @@ fi
 # Sockets of the watchers that do not read.
 ulimit -n "$(ulimit -Hn)"
 [ -z "${PROFILES:-}" ] || mkdir -p "$PROFILES"
-exec "$out/bench" -etcd "$etcd/etcd" -servers "$out" -figures "${FIGURES:-$out/figures.tsv}" -profiles "${PROFILES:-}" \
+exec "$out/bench" -etcd "$etcd/etcd" -programs "$out" -servers "${SERVERS:-kubernetes watchcore}" -figures "${FIGURES:-$out/figures.tsv}" -profiles "${PROFILES:-}" \
     -rows "${ROWS:-ready memory lists latency slow reports resources leases}" -pods "${PODS:-100000}" -watchers "${WATCHERS:-1000}" \
     -rate "${RATE:-20}" -seconds "${SECONDS_EACH:-20}" -rounds "${ROUNDS:-2}"

@@ -22,13 +22,17 @@ type Config struct {
 	// configuration, 75 s by default.
 	WindowEvents int
 	WindowBytes  int64
-	// Decoded is how many decoded objects of each resource are kept for those who need them next. 0 is 8,192.
-	Decoded int
+	// Decoded and DecodedBytes limit the decoded objects of each resource that are kept for those who need them next: their number,
+	// and their length in etcd, of which a decoded object takes some four times as much. 0 is 16,384 objects and 48 MiB.
+	Decoded      int
+	DecodedBytes int
 }
 
 const (
 	defaultWindowEvents = 1 << 20
 	defaultWindowBytes  = 512 << 20
+	defaultDecoded      = 16 << 10
+	defaultDecodedBytes = 48 << 20
 	// compactionPoll is how often a cache asks etcd what was compacted, as the cacher of k8s.io/apiserver does.
 	compactionPoll = 15 * time.Second
 )
@@ -49,6 +53,12 @@ func NewCaches(config Config) *Caches {
 	}
 	if config.WindowBytes <= 0 {
 		config.WindowBytes = defaultWindowBytes
+	}
+	if config.Decoded <= 0 {
+		config.Decoded = defaultDecoded
+	}
+	if config.DecodedBytes <= 0 {
+		config.DecodedBytes = defaultDecodedBytes
 	}
 	return &Caches{config: config, open: map[string]*shared{}}
 }

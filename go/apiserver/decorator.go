@@ -42,7 +42,8 @@ func (c *Caches) Decorator() generic.StorageDecorator {
 		s, err := newStore(options{
 			cache: kept.Cache, writes: writes, prefix: pathPrefix(config.Prefix), resourcePrefix: resourcePrefix,
 			resource: config.GroupResource, codec: config.Codec, transformer: config.Transformer,
-			newFunc: newFunc, newListFunc: newListFunc, attributes: getAttrs, decoded: c.config.Decoded, slow: slowAfter,
+			newFunc: newFunc, newListFunc: newListFunc, attributes: getAttrs, decoded: c.config.Decoded, decodedBytes: c.config.DecodedBytes,
+			slow: slowAfter,
 		})
 		if err != nil {
 			giveBack()

@@ -42,7 +42,7 @@ type options struct {
 	transformer            value.Transformer
 	newFunc, newListFunc   func() runtime.Object
 	attributes             storage.AttrFunc
-	decoded                int
+	decoded, decodedBytes  int
 	slow                   time.Duration // slowAfter, but in tests
 }
 
@@ -80,7 +80,7 @@ func newStore(o options) (*store, error) {
 	}
 	s := &store{options: o}
 	s.versioner, s.plain = o.writes.Versioner(), isPlain(&s.options)
-	s.items = watchcore.NewDecoder(s.decode, o.decoded)
+	s.items = watchcore.NewDecoder(s.decode, o.decoded).LimitBytes(o.decodedBytes)
 	s.handed = cachermetrics.DispatchStageDuration.WithLabelValues(o.resource.Group, o.resource.Resource, "cache_to_watcher")
 	open, end := context.WithCancel(context.Background())
 	s.open = open

@@ -20,7 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The two servers, in the order of their turns.
+// The two servers.
 const (
 	released = "kubernetes"
 	replaced = "watchcore"
@@ -41,6 +41,7 @@ type bench struct {
 	seconds  int // of the changes of a row
 	rounds   int
 	rows     []string
+	servers  []string // in the order of their turns
 
 	etcd   *process
 	client *clientv3.Client
@@ -51,7 +52,8 @@ type bench struct {
 func main() {
 	b := &bench{}
 	etcd := flag.String("etcd", "etcd", "the program")
-	servers := flag.String("servers", "", "directory of the programs kubernetes and watchcore")
+	programs := flag.String("programs", "", "directory of the programs kubernetes and watchcore")
+	servers := flag.String("servers", released+" "+replaced, "which servers, in the order of their turns")
 	rows := flag.String("rows", "ready memory lists latency slow reports resources leases", "which rows")
 	out := flag.String("figures", "", "file to which the figures are appended, and whose figures the table has")
 	flag.IntVar(&b.count, "pods", 100_000, "pods in etcd")
@@ -62,7 +64,8 @@ func main() {
 	flag.StringVar(&b.profiles, "profiles", "", "directory for processor profiles of the servers; they add to the figures")
 	flag.Parse()
 	b.rows = strings.Fields(*rows)
-	b.programs = map[string]string{released: filepath.Join(*servers, released), replaced: filepath.Join(*servers, replaced)}
+	b.servers = strings.Fields(*servers)
+	b.programs = map[string]string{released: filepath.Join(*programs, released), replaced: filepath.Join(*programs, replaced)}
 	b.figures.file = *out
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer cancel()
@@ -129,7 +132,7 @@ func (b *bench) turns(ctx context.Context, fill, empty func(context.Context) err
 		}
 	}
 	for range b.rounds {
-		for _, name := range []string{released, replaced} {
+		for _, name := range b.servers {
 			if err := b.turn(ctx, name, rows); err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}

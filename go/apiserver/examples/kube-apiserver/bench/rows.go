@@ -136,7 +136,11 @@ func (b *bench) watched(ctx context.Context, s *server, row string, slow int) er
 	if err != nil {
 		return err
 	}
-	if slow > 0 {
+	if slow == 0 {
+		if err := b.addMemory(ctx, s, row, "with the watchers"); err != nil {
+			return err
+		}
+	} else {
 		ended, caughtUp, err := f.wake(ctx, changes-1)
 		if err != nil {
 			return err
