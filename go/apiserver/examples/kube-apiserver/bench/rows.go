@@ -315,21 +315,27 @@ func (b *bench) load(ctx context.Context, s *server) (load [len(loads)]float64, 
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// profile makes a processor profile of a server while a row is measured; the function waits for its end.
+// profile makes profiles of a server while a row is measured: of its processor time, and of its heap at the end. The function waits.
 func (b *bench) profile(ctx context.Context, s *server, row string) func() {
 	if b.profiles == "" {
 		return func() {}
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		text, err := s.get(ctx, "/debug/pprof/profile?seconds=20", "")
+	save := func(kind, path string) {
+		text, err := s.get(ctx, path, "")
 		if err == nil {
-			err = os.WriteFile(filepath.Join(b.profiles, s.name+"-"+row+".pprof"), text, 0o644)
+			err = os.WriteFile(filepath.Join(b.profiles, s.name+"-"+row+"-"+kind+".pprof"), text, 0o644)
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "bench-apiserver: no profile:", err)
 		}
+	}
+	done := make(chan struct{})
+	go func() {
+		save("cpu", "/debug/pprof/profile?seconds=20")
+		close(done)
 	}()
-	return func() { <-done }
+	return func() {
+		<-done
+		save("heap", "/debug/pprof/heap?gc=1")
+	}
 }
