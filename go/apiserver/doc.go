@@ -3,8 +3,8 @@
 //
 //	config.RESTOptionsGetter = apiserver.RESTOptionsGetter(config.RESTOptionsGetter)
 //
-// All resources of one etcd then share one cache, with one connection, one watch and one copy of each object, as the bytes that
-// etcd has, outside of Go's heap. Objects are decoded when somebody needs them, once for all who do. Reads and watches are answered
+// All resources of one etcd then share one cache, with one watch and one copy of each object, as the bytes that etcd has, outside
+// of Go's heap. Objects are decoded when somebody needs them, once for all who do. Reads and watches are answered
 // as the cacher of k8s.io/apiserver answers them, from the cache or from etcd by the same rules; writes go to etcd.
 //
 // What differs: a watcher that does not read for long is not ended. It continues with the newest version of each object that has

@@ -43,7 +43,7 @@ type options struct {
 	newFunc, newListFunc   func() runtime.Object
 	attributes             storage.AttrFunc
 	decoded, decodedBytes  int
-	slow                   time.Duration // slowAfter, but in tests
+	slow, quiet            time.Duration // slowAfter and quietPeriod, but in tests
 }
 
 // store is the storage of one resource: reads and watches come from the cache, writes go to etcd.
@@ -62,6 +62,8 @@ type store struct {
 	// suspect is the revision up to which the cache was found to differ from etcd: the states until then are read from etcd.
 	suspect      atomic.Uint64
 	inconsistent atomic.Bool
+
+	deletions deletions
 
 	seeding sync.Mutex // held while a slow watcher's keys are read
 
@@ -94,6 +96,7 @@ func newStore(o options) (*store, error) {
 			s.readable(open) // before an object that the cache cannot read is deleted, and so no longer found
 		}
 	})
+	running.Go(func() { s.followDeletions(open) })
 	if utilfeature.DefaultFeatureGate.Enabled(features.DetectCacheInconsistency) || consistency.PanicOnCacheInconsistency {
 		checker := consistency.NewChecker(o.resourcePrefix, o.resource, o.newListFunc, cached{s}, o.writes)
 		running.Go(func() { checker.Run(open.Done()) })

@@ -58,7 +58,8 @@ func (s *store) Watch(ctx context.Context, key string, opts storage.ListOptions)
 	w.ctx, cancel = context.WithCancel(ctx)
 	leave := context.AfterFunc(s.open, cancel)
 	w.cancel = func() { leave(); cancel() }
-	start, err := s.start(ctx, revision, opts)
+	keys := keysOf(prepared, opts.Recursive)
+	start, err := s.start(ctx, keys, revision, opts)
 	if err != nil {
 		return w.refused(err), nil
 	}
@@ -66,14 +67,14 @@ func (s *store) Watch(ctx context.Context, key string, opts storage.ListOptions)
 	w.starting = start == watchcore.StartState() || opts.SendInitialEvents != nil && *opts.SendInitialEvents
 	w.options = watchcore.SubscribeOptions{
 		StartTimeout:   freshTimeout,
-		Range:          keysOf(prepared, opts.Recursive),
+		Range:          keys,
 		LabelSelector:  parts.labels,
 		FieldSelector:  parts.fields,
 		WholeRevisions: true,
 		MaxBatch:       taken,
 	}
 	// A lost initial state is completed by a difference, for which the subscription has the keys that it gave out.
-	if err := w.subscribe(ctx, start, start == watchcore.StartState()); err != nil {
+	if err := w.subscribe(ctx, start, w.starting); err != nil {
 		return w.refused(s.statusError(err)), nil
 	}
 	w.began = s.cache.Revision()
@@ -100,7 +101,7 @@ func isListWatch(opts storage.ListOptions) bool {
 //	unset             the state of the cache    the state, as new as etcd's      behind what etcd has
 //	0                 the state of the cache    the state of the cache           behind what the cache has
 //	N                 behind N                  the state, not older than N      behind N
-func (s *store) start(ctx context.Context, revision uint64, opts storage.ListOptions) (start watchcore.Start, err error) {
+func (s *store) start(ctx context.Context, keys watchcore.Range, revision uint64, opts storage.ListOptions) (start watchcore.Start, err error) {
 	if isListWatch(opts) && !delegator.ConsistentReadSupported() {
 		return start, errors.New("a watch stream was requested by the client but the required storage feature RequestWatchProgress is disabled")
 	}
@@ -114,7 +115,7 @@ func (s *store) start(ctx context.Context, revision uint64, opts storage.ListOpt
 		return watchcore.StartStateAtLeast(revision), nil
 	case revision > 0:
 		// Behind a revision that no cache can reach a watch waits, as long as it is open, for what does not come.
-		return watchcore.StartAfter(min(revision, watchcore.MaxRevision)), nil
+		return watchcore.StartAfter(s.resumable(ctx, keys, min(revision, watchcore.MaxRevision))), nil
 	case state != nil && !*state:
 		return watchcore.StartNow(), nil
 	}

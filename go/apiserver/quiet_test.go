@@ -1,0 +1,48 @@
+package apiserver
+
+import (
+	"fmt"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/apis/example"
+	"k8s.io/apiserver/pkg/storage"
+
+	watchcore "github.com/watchcore/watchcore/go"
+)
+
+// A client of a kind that changes seldom goes on behind its last event, however often others have changed since. Where its own kind
+// has changed out of the window, it has to list.
+func TestQuietKindsResume(t *testing.T) {
+	for name, c := range map[string]struct {
+		meanwhile func(*world)
+		resumes   bool
+	}{
+		"nothing happens": {func(*world) {}, true},
+		"a change":        {func(w *world) { w.label(t, "a", "meanwhile") }, false},
+		"a deletion": {func(w *world) {
+			must(t, w.Delete(t.Context(), podKey("b"), &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}))
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, withCache(watchcore.Config{Capacity: 128}))
+			w.create(t, "b")
+			until(t, "deletions are followed", func() bool { return w.deletions.begun.Load() > 0 })
+			from := w.create(t, "a").ResourceVersion
+			at, err := w.versioner.ParseResourceVersion(from)
+			must(t, err)
+			c.meanwhile(w)
+			for i := 0; w.cache.Oldest() <= at+10 || w.deletions.seen.Load() < w.cache.Oldest(); i++ {
+				answer, err := w.client.Put(t.Context(), w.prefix+"leases/one", fmt.Sprint(i))
+				must(t, err)
+				must(t, w.cache.WaitUntil(t.Context(), uint64(answer.Header.Revision)))
+			}
+			open := w.follow(t, from)
+			w.label(t, "a", "last")
+			e := <-open.ResultChan()
+			if resumes := e.Type == watch.Modified; resumes != c.resumes || !resumes && e.Type != watch.Error {
+				t.Errorf("the first event is %s %v", e.Type, e.Object)
+			}
+		})
+	}
+}
