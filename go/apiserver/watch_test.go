@@ -355,6 +355,7 @@ func TestBookmarksOfQuietWatchesAdvance(t *testing.T) {
 		if got, err := w.versioner.ParseResourceVersion(m.GetResourceVersion()); err != nil || e.Type != watch.Bookmark || got < revision {
 			t.Errorf("%s: %s at %d, behind a change at %d (%v)", key, e.Type, got, revision, err)
 		}
+		from = strconv.FormatUint(revision, 10)
 	}
 }
 
