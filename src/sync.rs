@@ -228,6 +228,8 @@ pub(crate) mod weak {
         LookOnce,
         /// Step: a set drains its descriptor after it was armed, too.
         DrainLate,
+        /// A set is raised for each member that a pass has listed: without need.
+        RaisedEach,
         /// Step: who leaves a set keeps the number of its membership.
         SameMembership,
         /// Step: a sleeper that ends its own sleep takes over what a pass says.

@@ -19,6 +19,7 @@
 //! | a pass in portions: members that are woken | `wake_up_in_portions` | step: members that come back count as looked at up to a later head |
 //! | a pass in portions: messages | `arm_between_portions` | the notifier's fence |
 //! | armed | `arm_against_publish` | step: drained after it was armed; the waiter's fence |
+//! | armed, with two members | `raise_for_two` | step: raised for each |
 //! | a member's word | `take_beside_a_move` | step: a member that leaves a set keeps its number |
 //! | armed, by two threads | `arms_of_two_threads` | step: drained after it was armed |
 
@@ -502,6 +503,25 @@ proof!(
     arms_of_two_threads, loom_arms_of_two_threads,
     loom_arms_of_two_threads_late_drain: DrainLate => "sleeps for ever",
 );
+
+/// Row "armed, with two members": a pass that lists both raises the set once, and a loop that has taken both sleeps.
+fn raise_for_two(weakened: Weak) {
+    PLAIN.run(weakened, || {
+        let (cache, mut writer) = cache(4, 2);
+        let (set, _first) = armed(&cache);
+        let mut second = Local::new(cache.waiter(Want::Revision(2)).unwrap());
+        set.add_waiter(&mut second, 8).unwrap();
+        assert!(!second.arm().unwrap());
+        put(&mut writer, 2, &["/a"]);
+        let looping = set.clone();
+        let is_raised = |set: &WakeSet| set.shared.signal.descriptor.wait(0);
+        let takes = move || is_raised(&looping) && looping.take(&mut [0; 4]) == 2 && !looping.arm();
+        let (took_both, ()) = both(takes, notifier::step);
+        assert!(!(took_both && is_raised(&set)), "woken for nothing");
+    });
+}
+
+proof!(raise_for_two, loom_raise_for_two, loom_raise_for_two_each: RaisedEach => "woken for nothing");
 
 /// Row "a member's word": a listed member moves to another set while the tags of the first set are taken.
 fn take_beside_a_move(weakened: Weak) {

@@ -6,6 +6,8 @@ use super::ready_list::{Membership, SetSignal};
 use crate::foreign;
 use crate::heap;
 use crate::sync::Thread;
+#[cfg(loom)]
+use crate::sync::weak;
 use std::sync::Arc;
 
 /// The means by which a sleeping consumer is woken.
@@ -119,7 +121,8 @@ impl<M> WakerSlot<M> {
 const FETCHED: usize = 8;
 
 impl WakeUp {
-    /// Calls all, in their order.
+    /// Calls all, in their order. A set is raised once for all its members in a row, which are listed already: a thread that
+    /// takes them after the first raise arms the set again, and each further raise would wake it for nothing.
     pub(crate) fn call_all(woken: Vec<WakeUp>) {
         let mut woken = woken.into_iter();
         while let Some(next) = woken.next() {
@@ -127,8 +130,19 @@ impl WakeUp {
                 // The waker's data is where a runtime has its task; a prefetch may name any address.
                 heap::prefetch(later.data().cast());
             }
-            next.call();
+            if !woken.as_slice().first().is_some_and(|later| next.raises_set_of(later)) {
+                next.call();
+            }
         }
+    }
+
+    /// Whether both raise the same set.
+    fn raises_set_of(&self, other: &WakeUp) -> bool {
+        #[cfg(loom)]
+        if weak::is(weak::Site::RaisedEach) {
+            return false;
+        }
+        matches!((self, other), (WakeUp::Raise(one), WakeUp::Raise(other)) if Arc::ptr_eq(one, other))
     }
 
     /// A panic of a task's waker is caught and counted.
