@@ -118,6 +118,7 @@ func (s *store) ShouldDelegateConsistentRead() (delegator.Result, error) {
 
 // listing is what a list reads.
 type listing struct {
+	prepared string // the key as etcd has it
 	keys     watchcore.Range
 	read     watchcore.Read
 	revision uint64 // that the read waits for
@@ -130,6 +131,7 @@ func (s *store) listing(ctx context.Context, key string, opts storage.ListOption
 	if err != nil {
 		return l, err
 	}
+	l.prepared = prepared
 	revision, err := s.versioner.ParseResourceVersion(opts.ResourceVersion)
 	if err != nil {
 		return l, err
@@ -199,8 +201,7 @@ func (s *store) getList(ctx context.Context, key string, opts storage.ListOption
 	for i, o := range chosen.objects {
 		items.Index(i).Set(reflect.ValueOf(o.shared).Elem())
 	}
-	prepared, _ := s.prepare(key, opts.Recursive)
-	token, remaining, err := storage.PrepareContinueToken(chosen.last, prepared, int64(chosen.revision), chosen.visited, chosen.more, opts)
+	token, remaining, err := storage.PrepareContinueToken(chosen.last, l.prepared, int64(chosen.revision), chosen.visited, chosen.more, opts)
 	if err != nil {
 		return err
 	}

@@ -63,7 +63,7 @@ func (s *store) Watch(ctx context.Context, key string, opts storage.ListOptions)
 	if err != nil {
 		return w.refused(err), nil
 	}
-	w.endMark = isListWatch(opts)
+	w.endMark, w.after = isListWatch(opts), revision
 	w.starting = start == watchcore.StartState() || opts.SendInitialEvents != nil && *opts.SendInitialEvents
 	w.options = watchcore.SubscribeOptions{
 		StartTimeout:   freshTimeout,
@@ -101,6 +101,8 @@ func isListWatch(opts storage.ListOptions) bool {
 //	unset             the state of the cache    the state, as new as etcd's      behind what etcd has
 //	0                 the state of the cache    the state of the cache           behind what the cache has
 //	N                 behind N                  the state, not older than N      behind N
+//
+// A cache that is not at N yet, or never will be, is no error: the watch passes over what comes until N.
 func (s *store) start(ctx context.Context, keys watchcore.Range, revision uint64, opts storage.ListOptions) (start watchcore.Start, err error) {
 	if isListWatch(opts) && !delegator.ConsistentReadSupported() {
 		return start, errors.New("a watch stream was requested by the client but the required storage feature RequestWatchProgress is disabled")
@@ -114,8 +116,7 @@ func (s *store) start(ctx context.Context, keys watchcore.Range, revision uint64
 	case state != nil && *state && revision > 0:
 		return watchcore.StartStateAtLeast(revision), nil
 	case revision > 0:
-		// Behind a revision that no cache can reach a watch waits, as long as it is open, for what does not come.
-		return watchcore.StartAfter(s.resumable(ctx, keys, min(revision, watchcore.MaxRevision))), nil
+		return watchcore.StartAfter(s.resumable(ctx, keys, min(revision, s.cache.Revision()))), nil
 	case state != nil && !*state:
 		return watchcore.StartNow(), nil
 	}
@@ -135,6 +136,7 @@ type watcher struct {
 	out       chan watch.Event
 	ctx       context.Context
 	cancel    context.CancelFunc
+	after     uint64 // the revision that the client named
 	endMark   bool   // the initial state ends with a bookmark
 	starting  bool   // the initial state is not complete
 	began     uint64 // the cache's revision when the watch began: what came until then is init events
@@ -220,8 +222,8 @@ func (w *watcher) forward() error {
 		if err := cmp.Or(w.give(given), err); err != nil {
 			return err
 		}
-		if isDue && !w.starting && !w.catchingUp {
-			mark, err := w.bookmark(w.sub.Position().Revision, false)
+		if at := w.sub.Position().Revision; isDue && !w.starting && !w.catchingUp && at >= w.after {
+			mark, err := w.bookmark(at, false)
 			if err != nil {
 				return err
 			}
@@ -326,9 +328,12 @@ func (w *watcher) give(all []given) (err error) {
 	return nil
 }
 
-// translated translates an event, and counts it if it came before the watch began.
-func (w *watcher) translated(e watchcore.Event, initial bool) (watch.Event, error) {
-	out, err := w.translate(e)
+// translated translates an event that the client does not know, and counts it if it came before the watch began.
+func (w *watcher) translated(e watchcore.Event, initial bool) (out watch.Event, err error) {
+	if !w.starting && e.Revision <= w.after {
+		return out, nil
+	}
+	out, err = w.translate(e)
 	if err == nil && initial {
 		cachermetrics.InitCounter.WithLabelValues(w.store.resource.Group, w.store.resource.Resource).Inc()
 	}
