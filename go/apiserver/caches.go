@@ -22,6 +22,9 @@ type Config struct {
 	// configuration, 75 s by default.
 	WindowEvents int
 	WindowBytes  int64
+	// History is how many of etcd's newest revisions a cache takes in when it starts, so that the watches of a server that was restarted
+	// resume where they were. 0 is 10,000, a negative number none.
+	History int
 	// Decoded and DecodedBytes limit the decoded objects of each resource that are kept for those who need them next: their number,
 	// and their length in etcd, of which a decoded object takes some four times as much. 0 is 16,384 objects and 48 MiB.
 	Decoded      int
@@ -33,6 +36,7 @@ const (
 	defaultWindowBytes  = 512 << 20
 	defaultDecoded      = 16 << 10
 	defaultDecodedBytes = 48 << 20
+	defaultHistory      = 10_000
 	// compactionPoll is how often a cache asks etcd what was compacted, as the cacher of k8s.io/apiserver does.
 	compactionPoll = 15 * time.Second
 )
@@ -59,6 +63,9 @@ func NewCaches(config Config) *Caches {
 	}
 	if config.DecodedBytes <= 0 {
 		config.DecodedBytes = defaultDecodedBytes
+	}
+	if config.History == 0 {
+		config.History = defaultHistory
 	}
 	return &Caches{config: config, open: map[string]*shared{}}
 }
@@ -139,6 +146,7 @@ func (c *Caches) start(prefix string, backend *storagebackend.Config) (*watchcor
 		Endpoints:        t.ServerList,
 		TLS:              watchcore.TLSConfig{CAFile: t.TrustedCAFile, CertFile: t.CertFile, KeyFile: t.KeyFile},
 		FollowCompaction: compactionPoll,
+		History:          uint64(max(c.config.History, 0)),
 	})
 	if err != nil {
 		_ = cache.Close()

@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"fmt"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -77,6 +78,33 @@ func TestDestroyedStorageEndsItsWatches(t *testing.T) {
 	must(t, staying.Create(t.Context(), "/staying/default/a", &example.Pod{}, &example.Pod{}, 0))
 	if e := <-other.ResultChan(); e.Type != watch.Added {
 		t.Errorf("the other resource's watch got %s %v", e.Type, e.Object)
+	}
+}
+
+// A watch resumes at a server that was started since, behind a revision of the history that its cache takes in.
+func TestWatchesResumeAfterRestart(t *testing.T) {
+	client := testserver.RunEtcd(t, nil)
+	config := storagebackend.NewDefaultConfig("/registry", protobufCodec)
+	config.Transport.ServerList = client.Endpoints()
+	first, second := &example.Pod{}, &example.Pod{}
+	for history, want := range map[int]watch.EventType{0: watch.Added, -1: watch.Error} {
+		resource := fmt.Sprintf("restart%d", -history)
+		before := NewCaches(Config{})
+		s, destroy := open(t, before.Decorator(), config, resource)
+		must(t, before.Wait(t.Context()))
+		must(t, s.Create(t.Context(), "/"+resource+"/default/a", &example.Pod{}, first, 0))
+		must(t, s.Create(t.Context(), "/"+resource+"/default/b", &example.Pod{}, second, 0))
+		destroy()
+
+		after := NewCaches(Config{History: history})
+		s, destroy = open(t, after.Decorator(), config, resource)
+		defer destroy()
+		must(t, after.Wait(t.Context()))
+		w, err := s.Watch(t.Context(), "/"+resource+"/", storage.ListOptions{ResourceVersion: first.ResourceVersion, Predicate: storage.Everything, Recursive: true})
+		must(t, err)
+		if e := <-w.ResultChan(); e.Type != want {
+			t.Errorf("with History %d the watch got %s %v", history, e.Type, e.Object)
+		}
 	}
 }
 
