@@ -1,5 +1,5 @@
 // Command kube-apiserver is Kubernetes' API server with watchcore in the place of its watch cache: cmd/kube-apiserver with other
-// RESTOptionsGetters, and the same flags.
+// RESTOptionsGetters, the same flags, and two of its own.
 package main
 
 import (
@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/storage/cacher/consistency"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-base/cli"
@@ -28,6 +29,7 @@ import (
 
 func main() {
 	s := options.NewServerRunOptions()
+	var limits apiserver.Config
 	registry := s.GenericServerRunOptions.ComponentGlobalsRegistry
 	command := &cobra.Command{
 		Use:          "kube-apiserver",
@@ -49,11 +51,14 @@ func main() {
 			if errs := completed.Validate(); len(errs) > 0 {
 				return utilerrors.NewAggregate(errs)
 			}
-			return run(command.Context(), completed)
+			return run(command.Context(), completed, apiserver.NewCaches(limits))
 		},
 	}
 	command.SetContext(genericapiserver.SetupSignalContext())
 	flags := s.Flags()
+	own := flags.FlagSet("watchcore")
+	own.IntVar(&limits.WindowEvents, "window-events", limits.WindowEvents, "How many changes of all resources the cache keeps, for watches that resume. 0 is 1,048,576.")
+	own.DurationVar(&consistency.CheckPeriod, "consistency-check-period", consistency.CheckPeriod, "How often each resource's objects in the cache are compared with etcd's.")
 	verflag.AddFlags(flags.FlagSet("global"))
 	globalflag.AddGlobalFlags(flags.FlagSet("global"), command.Name(), logs.SkipLoggingConfigurationFlags())
 	for _, set := range flags.FlagSets {
@@ -63,7 +68,7 @@ func main() {
 }
 
 // run is app.Run, with the watch caches replaced.
-func run(ctx context.Context, opts options.CompletedOptions) (err error) {
+func run(ctx context.Context, opts options.CompletedOptions, caches *apiserver.Caches) (err error) {
 	if opts.InformerName, err = cache.NewInformerName("kube-apiserver"); err != nil {
 		return err
 	}
@@ -73,10 +78,10 @@ func run(ctx context.Context, opts options.CompletedOptions) (err error) {
 	}
 	// Each part of the server has a getter of its own.
 	control, extensions, aggregator := config.KubeAPIs.ControlPlane.Generic, config.ApiExtensions, config.Aggregator
-	control.RESTOptionsGetter = apiserver.RESTOptionsGetter(control.RESTOptionsGetter)
-	extensions.GenericConfig.RESTOptionsGetter = apiserver.RESTOptionsGetter(extensions.GenericConfig.RESTOptionsGetter)
-	extensions.ExtraConfig.CRDRESTOptionsGetter = apiserver.RESTOptionsGetter(extensions.ExtraConfig.CRDRESTOptionsGetter)
-	aggregator.GenericConfig.RESTOptionsGetter = apiserver.RESTOptionsGetter(aggregator.GenericConfig.RESTOptionsGetter)
+	control.RESTOptionsGetter = caches.RESTOptionsGetter(control.RESTOptionsGetter)
+	extensions.GenericConfig.RESTOptionsGetter = caches.RESTOptionsGetter(extensions.GenericConfig.RESTOptionsGetter)
+	extensions.ExtraConfig.CRDRESTOptionsGetter = caches.RESTOptionsGetter(extensions.ExtraConfig.CRDRESTOptionsGetter)
+	aggregator.GenericConfig.RESTOptionsGetter = caches.RESTOptionsGetter(aggregator.GenericConfig.RESTOptionsGetter)
 	completed, err := config.Complete()
 	if err != nil {
 		return err
