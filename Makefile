@@ -72,7 +72,7 @@ endef
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "  variables: PREFIX, DESTDIR, BINDIR, LIBDIR, INCLUDEDIR, MANDIR (install, install-command, uninstall), FAULT (demo), GO_TARGETS (go-dist), BENCH (bench), MUTANT (mutants), SANITIZER (sanitize), CARGO, STRIP,"
+	@echo "  variables: PREFIX, DESTDIR, BINDIR, LIBDIR, INCLUDEDIR, MANDIR (install, install-command, uninstall), FAULT (demo, demo-apiserver), GO_TARGETS (go-dist), BENCH (bench), MUTANT (mutants), SANITIZER (sanitize), CARGO, STRIP,"
 	@echo "  NO_BUILD=1 (install, bench: take the library as it is)"
 
 .PHONY: build
@@ -189,6 +189,10 @@ demo: ## a live demonstration against etcd; FAULT=name adds a fault
 .PHONY: demo-http
 demo-http: ## the same for watchcore serve: curl, client-go, kubectl, kube-rs, WebSocket and EventSource at once
 	@scripts/demo-http.sh
+
+.PHONY: demo-apiserver
+demo-apiserver: ## the same for kube-apiserver: Kubernetes from the registry with watchcore's storage, etcd and server killed; FAULT=drop, double
+	@scripts/demo-apiserver.sh $(if $(FAULT),-fault $(FAULT))
 
 .PHONY: install
 install: $(if $(NO_BUILD),,lib) ## header, libraries, pkg-config files and the library's man page below DESTDIR and PREFIX

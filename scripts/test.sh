@@ -138,8 +138,12 @@ step_go-tags() {
 }
 # A module of its own, which alone needs Kubernetes' modules: go gets them from its proxy.
 step_go-kubernetes() { tested scripts/go.sh -C kubernetes test -vet=all -v -race -count=1 ./...; }
-# Kubernetes' own suite for the storage of an API server, on a cache. A module of its own, likewise.
-step_go-apiserver() { tested scripts/go.sh -C apiserver test -vet=all -v -race -count=1 ./...; }
+# Kubernetes' own suite for the storage of an API server, on a cache. A module of its own, likewise. The checker of `make demo-apiserver` is
+# in the example's module; the demonstration itself is not run here, as Go compiles Kubernetes for it.
+step_go-apiserver() {
+    tested scripts/go.sh -C apiserver test -vet=all -v -race -count=1 ./... &&
+        tested scripts/go.sh -C apiserver/examples/kube-apiserver test -vet=all -v -count=1 ./demo/internal/check
+}
 # Real clients against watchcore serve.
 step_http-tests() { tested scripts/http-tests.sh -v; }
 # Its answers beside those of Kubernetes' API server, which Go compiles for some minutes.
