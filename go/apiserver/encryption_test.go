@@ -140,8 +140,8 @@ func TestEncryptionAndItsRotation(t *testing.T) {
 	}
 }
 
-// Selectors are the cache's where it can read all objects of the kind: also beside a kind that is encrypted, but not where objects of
-// the kind itself are still encrypted.
+// Selectors of a server without a configuration of encryption are the cache's where it can read all objects of the kind: also beside a
+// kind that another server encrypts, but not once that server has encrypted an object of the kind itself.
 func TestEncryptionOfAnotherKind(t *testing.T) {
 	k := newKinds(t, Config{})
 	first := key(t, "first")
@@ -149,7 +149,7 @@ func TestEncryptionOfAnotherKind(t *testing.T) {
 	secrets, destroySecrets := k.kind(t, "secrets")
 	defer destroySecrets()
 	must(t, k.caches.Wait(t.Context()))
-	k.config.Transformer = keys(unencrypted, first) // no longer encrypted
+	k.config.Transformer = nil
 	pods, destroyPods := k.kind(t, "pods")
 	defer destroyPods()
 	byCache := func(s *store) bool {
@@ -166,13 +166,14 @@ func TestEncryptionOfAnotherKind(t *testing.T) {
 		t.Errorf("the cache selects secrets: %v, pods: %v", byCache(secrets), byCache(pods))
 	}
 	pods.selects(t, "a")
-	// Another server, with the old configuration, writes a pod.
+	// The other server writes a pod.
 	k.config.Transformer = keys(first)
 	old, destroyOld := k.kind(t, "pods")
 	defer destroyOld()
 	old.put(t, "b", &example.Pod{})
 	until(t, "the cache has it", func() bool { return !byCache(pods) })
-	pods.selects(t, "b")
+	must(t, old.Delete(t.Context(), "/pods/default/b", &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}))
+	until(t, "it is gone", func() bool { return pods.cache.Status().Objects == 1 })
 	if byCache(pods) {
 		t.Error("the cache selects again, though its window has what it cannot read")
 	}
