@@ -43,7 +43,7 @@ func (c *Caches) Decorator() generic.StorageDecorator {
 			cache: kept.Cache, writes: writes, prefix: pathPrefix(config.Prefix), resourcePrefix: resourcePrefix,
 			resource: config.GroupResource, codec: config.Codec, transformer: config.Transformer,
 			newFunc: newFunc, newListFunc: newListFunc, attributes: getAttrs, decoded: c.config.Decoded, decodedBytes: c.config.DecodedBytes,
-			slow: slowAfter, quiet: quietPeriod,
+			slow: slowLook, quiet: quietPeriod,
 		})
 		if err != nil {
 			giveBack()

@@ -87,7 +87,7 @@ func newWorld(t testing.TB, settings ...setting) *world {
 		prefix: pathPrefix(etcd3testing.PathPrefix()), resourcePrefix: "/pods/", resource: schema.GroupResource{Resource: "pods"},
 		codec: protobufCodec, transformer: identity.NewEncryptCheckTransformer(), attributes: podAttributes,
 		newFunc: func() runtime.Object { return &example.Pod{} }, newListFunc: func() runtime.Object { return &example.PodList{} },
-		quiet: time.Millisecond,
+		slow: time.Millisecond, quiet: time.Millisecond,
 	}
 	var kept watchcore.Config
 	for _, set := range settings {

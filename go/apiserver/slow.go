@@ -9,8 +9,8 @@ import (
 	watchcore "github.com/watchcore/watchcore/go"
 )
 
-// slowAfter is how long a watcher may take for a batch before it is slow: below the age of the window, which is at least 75 s.
-const slowAfter = 30 * time.Second
+// slowLook is how often a watch whose client does not read looks whether it is slow.
+const slowLook = time.Second
 
 // remembering is what the name of a subscription ends in that knows the keys of its watcher.
 const remembering = ", remembers keys"
@@ -56,8 +56,11 @@ func (w *watcher) again(remembers bool) {
 	_ = w.subscribe(w.ctx, watchcore.StartAfterPosition(w.sub.Position()), remembers)
 }
 
-// send says whether the watch has taken the event; if not, it has ended. While its client does not read, the window may move on: a slow
-// watch gets a subscription that can go on then.
+// isSlow says whether the watch stands in the older half of the window, by time.
+func (w *watcher) isSlow() bool { return 2*w.sub.Lag().Age > w.store.cache.Stats().WindowAge }
+
+// send says whether the watch has taken the event; if not, it has ended. While its client does not read, the window moves on: a slow
+// watch gets a subscription that can go on when the window has passed it.
 func (w *watcher) send(e watch.Event) bool {
 	select {
 	case w.out <- e:
@@ -66,21 +69,20 @@ func (w *watcher) send(e watch.Event) bool {
 		return false
 	default:
 	}
-	var slow <-chan time.Time
-	if !w.remembers && !w.starting {
-		timer := time.NewTimer(time.Until(w.slowAt))
-		defer timer.Stop()
-		slow = timer.C
-	}
+	look := time.NewTicker(w.store.slow)
+	defer look.Stop()
 	for {
 		select {
 		case w.out <- e:
 			return true
 		case <-w.ctx.Done():
 			return false
-		case <-slow:
-			slow = nil
-			w.again(true)
+		case <-look.C:
+			if w.remembers || w.starting {
+				look.Stop()
+			} else if w.isSlow() {
+				w.again(true)
+			}
 		}
 	}
 }

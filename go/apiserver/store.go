@@ -43,7 +43,7 @@ type options struct {
 	newFunc, newListFunc   func() runtime.Object
 	attributes             storage.AttrFunc
 	decoded, decodedBytes  int
-	slow, quiet            time.Duration // slowAfter and quietPeriod, but in tests
+	slow, quiet            time.Duration // slowLook and quietPeriod, but in tests
 }
 
 // store is the storage of one resource: reads and watches come from the cache, writes go to etcd.

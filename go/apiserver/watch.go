@@ -132,7 +132,6 @@ type watcher struct {
 	sub       *watchcore.Subscription
 	options   watchcore.SubscribeOptions // of sub, but for its start
 	remembers bool                       // sub knows which keys the watcher has
-	slowAt    time.Time                  // when the watcher is slow if it has not taken the batch
 	out       chan watch.Event
 	ctx       context.Context
 	cancel    context.CancelFunc
@@ -218,7 +217,6 @@ func (w *watcher) forward() error {
 		}
 		given, err := w.take(batch)
 		batch.Release() // the watcher may be slow
-		w.slowAt = time.Now().Add(w.store.slow)
 		if err := cmp.Or(w.give(given), err); err != nil {
 			return err
 		}

@@ -74,9 +74,11 @@ func TestSlowWatcherCatchesUp(t *testing.T) {
 	first := w.create(t, "a")
 	w.create(t, "b")
 	slow := w.follow(t, first.ResourceVersion)
-	<-slow.ResultChan() // it has begun: before that there is no state to catch up from
 	var newest uint64
 	for i := range 400 {
+		if i == 2*decodedAhead {
+			until(t, "the slow watcher remembers keys", w.remembers)
+		}
 		newest = w.label(t, []string{"b", "a"}[i%2], fmt.Sprint(i))
 	}
 	w.create(t, "last")
@@ -103,27 +105,29 @@ func TestSlowWatcherCatchesUp(t *testing.T) {
 	}
 }
 
+// remembers says whether a watch of the world's cache remembers keys.
+func (w *world) remembers() bool {
+	return slices.ContainsFunc(w.cache.Subscriptions(), func(s watchcore.SubscriptionInfo) bool { return strings.HasSuffix(s.Name, remembering) })
+}
+
 // Only a slow watcher, and one that gets the state, costs memory for each key. A difference needs the keys; who reads needs none.
 func TestOnlySlowWatchersRememberKeys(t *testing.T) {
 	w := newWorld(t)
 	from := w.create(t, "a").ResourceVersion
-	remember := func() bool {
-		return slices.ContainsFunc(w.cache.Subscriptions(), func(s watchcore.SubscriptionInfo) bool { return strings.HasSuffix(s.Name, remembering) })
-	}
 	open := w.follow(t, from)
 	w.label(t, "a", "first")
 	<-open.ResultChan()
-	if remember() {
+	if w.remembers() {
 		t.Error("a watcher that reads remembers keys")
 	}
 	for i := range 2 * decodedAhead {
 		w.label(t, "a", fmt.Sprint(i))
 	}
-	until(t, "the slow watcher remembers keys", remember)
+	until(t, "the slow watcher remembers keys", w.remembers)
 	for range 2 * decodedAhead {
 		<-open.ResultChan()
 	}
-	until(t, "the watcher that is not slow any more remembers none", func() bool { return !remember() })
+	until(t, "the watcher that is not slow any more remembers none", func() bool { return !w.remembers() })
 	w.label(t, "a", "last")
 	if pod := podOf(t, <-open.ResultChan()); pod.Labels["n"] != "last" {
 		t.Errorf("the next event has %v", pod.Labels)
@@ -131,7 +135,7 @@ func TestOnlySlowWatchersRememberKeys(t *testing.T) {
 
 	state := w.follow(t, "")
 	<-state.ResultChan()
-	until(t, "a watcher that has the state remembers none", func() bool { return !remember() })
+	until(t, "a watcher that has the state remembers none", func() bool { return !w.remembers() })
 }
 
 // Where the last value of a deleted object is lost, a list alone tells: the watch ends with 410.
@@ -139,10 +143,11 @@ func TestLostDeletionIsExpired(t *testing.T) {
 	w := newWorld(t, withCache(watchcore.Config{Capacity: 128}))
 	w.create(t, "a")
 	slow := w.follow(t, w.create(t, "gone").ResourceVersion)
-	w.label(t, "a", "first")
-	<-slow.ResultChan() // it has begun
 	var newest uint64
 	for i := range 400 {
+		if i == 2*decodedAhead {
+			until(t, "the slow watcher remembers keys", w.remembers)
+		}
 		if i == 150 { // behind what is ready for the watcher, before what the log has in the end
 			must(t, w.Delete(t.Context(), podKey("gone"), &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}))
 		}
