@@ -32,17 +32,20 @@ func main() {
 	flag.StringVar(&programs.Manager, "manager", filepath.Join(here, "kube-controller-manager"), "the controller manager")
 	flag.StringVar(&programs.Kubectl, "kubectl", filepath.Join(here, "kubectl"), "kubectl")
 	fault := flag.String("fault", "", "drop or double: an event of one watcher is dropped or doubled on the way, and the demonstration must fail")
-	plain := flag.Bool("kubernetes", false, "the server is Kubernetes' own, which has none of the example's flags")
 	keep := flag.Bool("keep", false, "keep the logs")
 	pods := flag.Int("pods", 500, "how many pods the deployment has")
 	flag.Parse()
+	if *fault != "" && *fault != "drop" && *fault != "double" {
+		fmt.Fprintf(os.Stderr, "demo: unknown fault %q (drop and double are known)\n", *fault)
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	klog.LogToStderr(false) // client-go says there what fails while a server is away
 	klog.SetOutput(io.Discard)
 	directory, err := os.MkdirTemp("", "demo-apiserver-")
 	if err == nil {
-		d := &demo{Cluster: cluster.Cluster{Programs: programs, Directory: directory}, plain: *plain, fault: *fault, pods: *pods}
+		d := &demo{Cluster: cluster.Cluster{Programs: programs, Directory: directory}, fault: *fault, pods: *pods}
 		err = d.run(ctx)
 		if *keep {
 			fmt.Println("the logs are in", directory)
@@ -59,7 +62,6 @@ func main() {
 // demo is one run.
 type demo struct {
 	cluster.Cluster
-	plain bool
 	fault string
 	pods  int
 
@@ -115,29 +117,32 @@ func (d *demo) run(ctx context.Context) error {
 	if err := d.startNodes(writing); err != nil {
 		return err
 	}
+	failed := d.steps(ctx)
+	if err := d.Alive(); err != nil {
+		return errors.Join(failed, err)
+	}
+	if failed != nil {
+		say("FAILED, but the watchers are compared all the same: %v", failed)
+	}
+	endWriting()
+	<-traffic
+	return errors.Join(failed, d.compare(ctx, endWatching, ended))
+}
+
+// steps shows one thing after the other.
+func (d *demo) steps(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
 		d.namespaces, d.definitions, d.apply, d.slowWatchAndDeployment, d.killEtcd, d.killServer, d.slowWatchBehindWindow, d.deploymentAgain,
 	} {
 		if err := step(ctx); err != nil {
-			if alive := d.Alive(); alive != nil {
-				return errors.Join(err, alive)
-			}
-			say("FAILED, but the watchers are compared all the same: %v", err)
-			endWriting()
-			<-traffic
-			return errors.Join(err, d.compare(ctx, endWatching, ended))
+			return err
 		}
 	}
-	endWriting()
-	<-traffic
-	return d.compare(ctx, endWatching, ended)
+	return nil
 }
 
 // startServer starts the API server. Its checker compares each cache with etcd often: the period's default is five minutes.
 func (d *demo) startServer(ctx context.Context, flags ...string) error {
-	if !d.plain {
-		flags = append(flags, "--consistency-check-period=15s")
-	}
 	if d.Starts > 0 {
 		revision, err := d.Revision(ctx)
 		if err != nil {
@@ -145,5 +150,5 @@ func (d *demo) startServer(ctx context.Context, flags ...string) error {
 		}
 		d.started.Store(revision)
 	}
-	return d.StartServer(ctx, flags...)
+	return d.StartServer(ctx, append(flags, "--consistency-check-period=15s")...)
 }
