@@ -5,7 +5,6 @@
 #
 #   scripts/demo-apiserver.sh                   must pass
 #   scripts/demo-apiserver.sh -fault drop       one event of one watcher is dropped on the way: must fail (double: doubled)
-#   scripts/demo-apiserver.sh -kubernetes       the same with Kubernetes' own watch cache, to compare
 #   scripts/demo-apiserver.sh -keep             leaves the logs
 #
 # Go compiles Kubernetes for it, once, in some ten minutes. Exit status: 0 passed, 1 failed, 2 usage, 3 something is missing.
@@ -31,14 +30,6 @@ kubernetes=$(sed -n 's|^[[:space:]]*k8s\.io/kubernetes \(v[0-9.]*\)$|\1|p' go.mo
 # The workspace of this directory has the modules of this tree. kubectl refuses to compare a version that is none.
 export GOFLAGS="-buildvcs=false ${GOFLAGS:-}" CGO_ENABLED=1
 unset GOWORK
-packages=(. ./demo k8s.io/kubernetes/cmd/kube-controller-manager k8s.io/kubernetes/cmd/kubectl)
-case " $* " in
-*" -kubernetes "*)
-    packages=(./demo k8s.io/kubernetes/cmd/kube-{apiserver,controller-manager} k8s.io/kubernetes/cmd/kubectl)
-    out+=-plain
-    mkdir -p "$out"
-    ;;
-esac
 go build -ldflags "-X k8s.io/component-base/version.gitVersion=$kubernetes -X k8s.io/client-go/pkg/version.gitVersion=$kubernetes" \
-    -o "$out/" "${packages[@]}"
+    -o "$out/" . ./demo k8s.io/kubernetes/cmd/kube-controller-manager k8s.io/kubernetes/cmd/kubectl
 exec "$out/demo" -etcd "$etcd/etcd" "$@"
