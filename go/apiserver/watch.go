@@ -53,7 +53,7 @@ func (s *store) Watch(ctx context.Context, key string, opts storage.ListOptions)
 		return nil, apierrors.NewTooManyRequests("storage is (re)initializing", retrySeconds)
 	}
 	parts := s.split(ctx, &opts.Predicate)
-	w := &watcher{store: s, rest: parts.rest, bookmarks: opts.Predicate.AllowWatchBookmarks, out: make(chan watch.Event, decodedAhead)}
+	w := &watcher{store: s, rest: parts.rest, isAll: parts.rest.Empty(), bookmarks: opts.Predicate.AllowWatchBookmarks, out: make(chan watch.Event, decodedAhead)}
 	var cancel context.CancelFunc
 	w.ctx, cancel = context.WithCancel(ctx)
 	leave := context.AfterFunc(s.open, cancel)
@@ -128,6 +128,7 @@ func (s *store) start(ctx context.Context, keys watchcore.Range, revision uint64
 type watcher struct {
 	store     *store
 	rest      storage.SelectionPredicate // what the cache does not evaluate
+	isAll     bool                       // that is nothing
 	bookmarks bool
 	sub       *watchcore.Subscription
 	options   watchcore.SubscribeOptions // of sub, but for its start
@@ -350,7 +351,11 @@ func (w *watcher) translate(e watchcore.Event) (out watch.Event, err error) {
 	s := w.store
 	var before, now *item
 	lost := false
-	if e.Type != watchcore.EventAdded {
+	switch {
+	case e.Type == watchcore.EventAdded:
+	case e.Type == watchcore.EventModified && w.isAll: // there was an object, which nobody needs
+		lost = true
+	default:
 		if lost = e.PrevValueView() == nil; !lost {
 			before, err = s.side(&w.rest, e, s.items.PrevValue)
 		}

@@ -295,6 +295,21 @@ func TestCBORVaries(t *testing.T) {
 	}
 }
 
+// What an object was before a change is not decoded where nothing is selected on decoded objects.
+func TestPreviousValuesAreNotDecoded(t *testing.T) {
+	codec := &counting{Codec: protobufCodec}
+	w := newWorld(t, withCodec(codec))
+	open := w.follow(t, w.create(t, "a").ResourceVersion)
+	relabel := storage.SimpleUpdate(func(o runtime.Object) (runtime.Object, error) {
+		o.(*example.Pod).Labels = map[string]string{"n": "1"}
+		return o, nil
+	})
+	must(t, w.writes.GuaranteedUpdate(t.Context(), podKey("a"), &example.Pod{}, false, nil, relabel, nil))
+	if e := <-open.ResultChan(); e.Type != watch.Modified || codec.decoded.Load() != 1 {
+		t.Errorf("%s, and %d objects were decoded", e.Type, codec.decoded.Load())
+	}
+}
+
 // A watcher's object is its own: what it changes, no other one sees.
 func TestObjectsAreNotShared(t *testing.T) {
 	w := newWorld(t)
