@@ -70,15 +70,13 @@ func podOf(t *testing.T, e watch.Event) *example.Pod {
 // A watcher that does not read while more happens than the log has is not ended. It gets the newest version of each object, in the order
 // of the revisions.
 func TestSlowWatcherCatchesUp(t *testing.T) {
-	w := newWorld(t, withCache(watchcore.Config{Capacity: 128}))
+	w := newWorld(t, withCache(watchcore.Config{Capacity: 512}))
 	first := w.create(t, "a")
 	w.create(t, "b")
 	slow := w.follow(t, first.ResourceVersion)
+	w.letBeSlow(t, "a")
 	var newest uint64
-	for i := range 400 {
-		if i == 2*decodedAhead {
-			until(t, "the slow watcher remembers keys", w.remembers)
-		}
+	for i := range 1200 {
 		newest = w.label(t, []string{"b", "a"}[i%2], fmt.Sprint(i))
 	}
 	w.create(t, "last")
@@ -99,8 +97,8 @@ func TestSlowWatcherCatchesUp(t *testing.T) {
 			break
 		}
 	}
-	want := map[string]string{"a": "399", "b": "398", "last": ""}
-	if fmt.Sprint(state) != fmt.Sprint(want) || events > 300 {
+	want := map[string]string{"a": "1199", "b": "1198", "last": ""}
+	if fmt.Sprint(state) != fmt.Sprint(want) || events > 600 {
 		t.Fatalf("after %d events the watcher has %v, not %v", events, state, want)
 	}
 }
@@ -108,6 +106,17 @@ func TestSlowWatcherCatchesUp(t *testing.T) {
 // remembers says whether a watch of the world's cache remembers keys.
 func (w *world) remembers() bool {
 	return slices.ContainsFunc(w.cache.Subscriptions(), func(s watchcore.SubscriptionInfo) bool { return strings.HasSuffix(s.Name, remembering) })
+}
+
+// letBeSlow changes a pod until a watch that is not read remembers keys: before that the window must not pass it.
+func (w *world) letBeSlow(t *testing.T, name string) {
+	t.Helper()
+	changes := 0
+	until(t, "the slow watch remembers keys", func() bool {
+		changes++
+		w.label(t, name, fmt.Sprint("slow-", changes))
+		return w.remembers()
+	})
 }
 
 // Only a slow watcher, and one that gets the state, costs memory for each key. A difference needs the keys; who reads needs none.
@@ -120,12 +129,9 @@ func TestOnlySlowWatchersRememberKeys(t *testing.T) {
 	if w.remembers() {
 		t.Error("a watcher that reads remembers keys")
 	}
-	for i := range 2 * decodedAhead {
-		w.label(t, "a", fmt.Sprint(i))
-	}
-	until(t, "the slow watcher remembers keys", w.remembers)
-	for range 2 * decodedAhead {
-		<-open.ResultChan()
+	w.letBeSlow(t, "a")
+	w.label(t, "a", "read")
+	for podOf(t, <-open.ResultChan()).Labels["n"] != "read" {
 	}
 	until(t, "the watcher that is not slow any more remembers none", func() bool { return !w.remembers() })
 	w.label(t, "a", "last")
@@ -140,15 +146,13 @@ func TestOnlySlowWatchersRememberKeys(t *testing.T) {
 
 // Where the last value of a deleted object is lost, a list alone tells: the watch ends with 410.
 func TestLostDeletionIsExpired(t *testing.T) {
-	w := newWorld(t, withCache(watchcore.Config{Capacity: 128}))
+	w := newWorld(t, withCache(watchcore.Config{Capacity: 512}))
 	w.create(t, "a")
 	slow := w.follow(t, w.create(t, "gone").ResourceVersion)
+	w.letBeSlow(t, "a")
 	var newest uint64
-	for i := range 400 {
-		if i == 2*decodedAhead {
-			until(t, "the slow watcher remembers keys", w.remembers)
-		}
-		if i == 150 { // behind what is ready for the watcher, before what the log has in the end
+	for i := range 1200 {
+		if i == 500 { // behind what is ready for the watcher, before what the log has in the end
 			must(t, w.Delete(t.Context(), podKey("gone"), &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}))
 		}
 		newest = w.label(t, "a", fmt.Sprint(i))
