@@ -70,13 +70,14 @@ func (s *store) resumable(ctx context.Context, keys watchcore.Range, revision ui
 	if revision+1 >= s.cache.Oldest() || revision >= seen || revision < s.deletions.begun.Load() || revision < s.deletions.newest.Load() {
 		return revision
 	}
-	page, err := s.cache.List(ctx, keys, watchcore.ListOptions{})
+	// The state of seen itself: what has changed since may have changed before, too.
+	page, err := s.cache.List(ctx, keys, watchcore.ListOptions{Read: watchcore.ReadExact(seen)})
 	if err != nil {
 		return revision
 	}
 	defer page.Release()
 	for kv := range page.All() {
-		if at := kv.ModRevision(); at > revision && at <= seen {
+		if kv.ModRevision() > revision {
 			return revision
 		}
 	}

@@ -3,6 +3,7 @@ package apiserver
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/apis/example"
@@ -44,5 +45,24 @@ func TestQuietKindsResume(t *testing.T) {
 				t.Errorf("the first event is %s %v", e.Type, e.Object)
 			}
 		})
+	}
+}
+
+// What has changed out of the window, and again since the deletions were last noted, is a change that was missed.
+func TestKindsThatChangeTwiceDoNotResume(t *testing.T) {
+	w := newWorld(t, withCache(watchcore.Config{Capacity: 128}), func(o *options, _ *watchcore.Config) { o.quiet = time.Hour })
+	until(t, "deletions are followed", func() bool { return w.deletions.begun.Load() > 0 })
+	from, err := w.versioner.ParseResourceVersion(w.create(t, "a").ResourceVersion)
+	must(t, err)
+	w.label(t, "a", "missed")
+	for i := 0; w.cache.Oldest() <= from+10; i++ {
+		answer, err := w.client.Put(t.Context(), w.prefix+"leases/one", fmt.Sprint(i))
+		must(t, err)
+		must(t, w.cache.WaitUntil(t.Context(), uint64(answer.Header.Revision)))
+	}
+	w.deletions.seen.Store(w.cache.Revision())
+	must(t, w.cache.WaitUntil(t.Context(), w.label(t, "a", "last")))
+	if at := w.resumable(t.Context(), watchcore.RangePrefix(w.prefix+"pods/"), from); at != from {
+		t.Errorf("a watch behind %d begins behind %d", from, at)
 	}
 }
