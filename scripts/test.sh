@@ -123,7 +123,7 @@ step_gofmt() {
     [ -z "$unformatted" ] || { printf 'not formatted by gofmt:\n%s\n' "$unformatted"; return 1; }
 }
 # tested COMMAND...: -v names the tests that passed; their beginnings are left out.
-tested() { "$@" | grep --line-buffered -v '^=== '; }
+tested() { "$@" | grep -a --line-buffered -v '^=== '; }
 # Beside an etcd, for the examples. All checks of vet are part of each go test here, on what that compiles anyway.
 step_go() { tested scripts/with-etcd.sh scripts/go.sh test -vet=all -v -race -count=1 ./...; }
 # With the shared library, as `make lib` left it: all tests are linked, and the examples run; the library's code is the same. With
