@@ -140,8 +140,8 @@ func TestEncryptionAndItsRotation(t *testing.T) {
 	}
 }
 
-// Selectors of a server without a configuration of encryption are the cache's where it can read all objects of the kind: also beside a
-// kind that another server encrypts, but not once that server has encrypted an object of the kind itself.
+// Selectors are the cache's where it can read all objects of the kind: also beside a kind that is encrypted, but not once there was an
+// object of the kind itself that is.
 func TestEncryptionOfAnotherKind(t *testing.T) {
 	k := newKinds(t, Config{})
 	first := key(t, "first")
@@ -149,7 +149,7 @@ func TestEncryptionOfAnotherKind(t *testing.T) {
 	secrets, destroySecrets := k.kind(t, "secrets")
 	defer destroySecrets()
 	must(t, k.caches.Wait(t.Context()))
-	k.config.Transformer = nil
+	k.config.Transformer = keys(unencrypted, first) // no longer encrypted
 	pods, destroyPods := k.kind(t, "pods")
 	defer destroyPods()
 	byCache := func(s *store) bool {
@@ -166,7 +166,7 @@ func TestEncryptionOfAnotherKind(t *testing.T) {
 		t.Errorf("the cache selects secrets: %v, pods: %v", byCache(secrets), byCache(pods))
 	}
 	pods.selects(t, "a")
-	// The other server writes a pod.
+	// Another server, with the old configuration, writes a pod.
 	k.config.Transformer = keys(first)
 	old, destroyOld := k.kind(t, "pods")
 	defer destroyOld()

@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -211,7 +212,7 @@ func (reversing) TransformToStorage(_ context.Context, data []byte, _ value.Cont
 	return data, nil
 }
 
-// reloading stores objects as they are, until its configuration is loaded again; then as inner does.
+// reloading stores objects as they are, until its configuration is loaded again; then as inner does. It reads both.
 type reloading struct {
 	value.Transformer
 	inner  value.Transformer
@@ -220,10 +221,10 @@ type reloading struct {
 }
 
 func (r *reloading) TransformFromStorage(ctx context.Context, data []byte, about value.Context) ([]byte, bool, error) {
-	if r.on.Load() {
-		return r.inner.TransformFromStorage(ctx, data, about)
+	if bytes.HasPrefix(data, []byte("k8s\x00")) {
+		return r.Transformer.TransformFromStorage(ctx, data, about)
 	}
-	return r.Transformer.TransformFromStorage(ctx, data, about)
+	return r.inner.TransformFromStorage(ctx, data, about)
 }
 
 func (r *reloading) TransformToStorage(ctx context.Context, data []byte, about value.Context) ([]byte, error) {

@@ -193,7 +193,11 @@ func (s *store) getList(ctx context.Context, key string, opts storage.ListOption
 		return err
 	}
 	waited := s.waits(ctx, l.revision)
-	chosen, err := s.choose(ctx, &opts.Predicate, l, waited)
+	parts := s.split(ctx, &opts.Predicate)
+	chosen, err := s.choose(ctx, parts, l, waited)
+	if err == nil && parts.byCache() && !s.reads.all(ctx) { // what the cache could not read is missing
+		chosen, err = s.choose(ctx, selected{rest: opts.Predicate}, l, func() {})
+	}
 	if err != nil {
 		return s.statusError(err)
 	}
@@ -226,8 +230,7 @@ type chosen struct {
 }
 
 // choose takes the selected objects page by page, until there are as many as the limit says.
-func (s *store) choose(ctx context.Context, p *storage.SelectionPredicate, l listing, waited func()) (c chosen, err error) {
-	parts := s.split(ctx, p)
+func (s *store) choose(ctx context.Context, parts selected, l listing, waited func()) (c chosen, err error) {
 	ask := watchcore.ListOptions{
 		Read: l.read, WaitTimeout: freshTimeout, Limit: int(l.limit), LabelSelector: parts.labels, FieldSelector: parts.fields,
 	}

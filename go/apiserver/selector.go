@@ -1,7 +1,6 @@
 package apiserver
 
 import (
-	"bytes"
 	"context"
 
 	"k8s.io/apimachinery/pkg/fields"
@@ -9,7 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apiserver/pkg/storage"
-	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
 
 	watchcore "github.com/watchcore/watchcore/go"
 )
@@ -34,11 +32,14 @@ type selected struct {
 	rest           storage.SelectionPredicate
 }
 
+// byCache says whether the cache evaluates anything.
+func (p *selected) byCache() bool { return p.labels != "" || p.fields != "" }
+
 // split gives the cache what it can evaluate: labels, and the fields that declare names, of values that etcd has as they are. Pods
 // alone have spec.nodeName where it is declared.
 func (s *store) split(ctx context.Context, p *storage.SelectionPredicate) selected {
 	parts := selected{rest: *p}
-	if (p.Label == nil || p.Label.Empty()) && (p.Field == nil || p.Field.Empty()) || !s.readable(ctx) {
+	if (p.Label == nil || p.Label.Empty()) && (p.Field == nil || p.Field.Empty()) || !s.reads.all(ctx) {
 		return parts
 	}
 	if p.Label != nil && !p.Label.Empty() {
@@ -67,44 +68,4 @@ func (s *store) split(ctx context.Context, p *storage.SelectionPredicate) select
 	return parts
 }
 
-// readable says whether the cache can read all objects of the resource. The cache counts its failures for all resources together: where
-// there are new ones, this looks whether they are of this resource. Encrypted secrets must not cost the pods their selectors.
-func (s *store) readable(ctx context.Context) bool {
-	if !s.plain || s.unreadable.Load() {
-		return false
-	}
-	failures := s.cache.Stats().ExtractFailures
-	if failures == s.read.Load() {
-		return true
-	}
-	all, err := s.prepare(s.resourcePrefix, true)
-	if err != nil {
-		return false
-	}
-	nameless, _, err := s.cache.Count(ctx, watchcore.RangePrefix(all), watchcore.ReadOptions{FieldSelector: "metadata.name="})
-	switch {
-	case err != nil:
-		return false
-	case nameless > 0:
-		s.unreadable.Store(true)
-		return false
-	}
-	s.read.Store(failures)
-	return true
-}
-
 var pods = schema.GroupResource{Resource: "pods"}
-
-// isPlain says whether objects are stored as they are encoded, in a form that the cache reads. With an encryption configuration they are
-// not: it may be loaded again at any time. To encrypt something for a test of that would use up a nonce of the key.
-func isPlain(o *options) bool {
-	if o.transformer != identity.NewEncryptCheckTransformer() {
-		return false
-	}
-	var encoded bytes.Buffer
-	if err := o.codec.Encode(o.newFunc(), &encoded); err != nil {
-		return false
-	}
-	text := encoded.Bytes()
-	return bytes.HasPrefix(text, []byte("{")) || bytes.HasPrefix(text, []byte("k8s\x00"))
-}

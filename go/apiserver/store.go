@@ -51,13 +51,8 @@ type store struct {
 	options
 	versioner storage.Versioner
 	items     *watchcore.Decoder[*item]
-	plain     bool                   // objects are written in a form that the cache reads
+	reads     *readable              // whether the cache can select
 	handed    metrics.ObserverMetric // how long events wait until a watch takes them
-
-	// unreadable is set once the cache was found to have an object that it cannot read; read is the number of the cache's failures
-	// with objects of any resource when there was none.
-	unreadable atomic.Bool
-	read       atomic.Uint64
 
 	// suspect is the revision up to which the cache was found to differ from etcd: the states until then are read from etcd.
 	suspect      atomic.Uint64
@@ -81,21 +76,23 @@ func newStore(o options) (*store, error) {
 		o.transformer = identity.NewEncryptCheckTransformer()
 	}
 	s := &store{options: o}
-	s.versioner, s.plain = o.writes.Versioner(), isPlain(&s.options)
+	s.versioner = o.writes.Versioner()
 	s.items = watchcore.NewDecoder(s.decode, o.decoded).LimitBytes(o.decodedBytes)
 	s.handed = cachermetrics.DispatchStageDuration.WithLabelValues(o.resource.Group, o.resource.Resource, "cache_to_watcher")
 	open, end := context.WithCancel(context.Background())
 	s.open = open
+	all, err := s.prepare(o.resourcePrefix, true)
+	if err != nil {
+		end()
+		return nil, err
+	}
+	s.reads = newReadable(open, &s.options, watchcore.RangePrefix(all))
 	var running sync.WaitGroup
 	s.stop = sync.OnceFunc(func() {
 		end()
 		running.Wait()
 	})
-	running.Go(func() {
-		if s.cache.WaitReady(open) == nil {
-			s.readable(open) // before an object that the cache cannot read is deleted, and so no longer found
-		}
-	})
+	running.Go(func() { s.reads.run(open) })
 	running.Go(func() { s.followDeletions(open) })
 	if utilfeature.DefaultFeatureGate.Enabled(features.DetectCacheInconsistency) || consistency.PanicOnCacheInconsistency {
 		checker := consistency.NewChecker(o.resourcePrefix, o.resource, o.newListFunc, cached{s}, o.writes)

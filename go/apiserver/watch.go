@@ -53,11 +53,19 @@ func (s *store) Watch(ctx context.Context, key string, opts storage.ListOptions)
 		return nil, apierrors.NewTooManyRequests("storage is (re)initializing", retrySeconds)
 	}
 	parts := s.split(ctx, &opts.Predicate)
-	w := &watcher{store: s, rest: parts.rest, isAll: parts.rest.Empty(), bookmarks: opts.Predicate.AllowWatchBookmarks, out: make(chan watch.Event, decodedAhead)}
+	w := &watcher{
+		store: s, predicate: opts.Predicate, rest: parts.rest, isAll: parts.rest.Empty(), bookmarks: opts.Predicate.AllowWatchBookmarks,
+		out: make(chan watch.Event, decodedAhead),
+	}
 	var cancel context.CancelFunc
 	w.ctx, cancel = context.WithCancel(ctx)
 	leave := context.AfterFunc(s.open, cancel)
-	w.cancel = func() { leave(); cancel() }
+	reading, endReading := context.WithCancel(w.ctx)
+	unread := func() bool { return true }
+	if w.selects = parts.byCache(); w.selects {
+		unread = context.AfterFunc(s.reads.ended, endReading)
+	}
+	w.reading, w.cancel = reading, func() { leave(); unread(); endReading(); cancel() }
 	keys := keysOf(prepared, opts.Recursive)
 	start, err := s.start(ctx, keys, revision, opts)
 	if err != nil {
@@ -127,8 +135,10 @@ func (s *store) start(ctx context.Context, keys watchcore.Range, revision uint64
 // event of type Error.
 type watcher struct {
 	store     *store
-	rest      storage.SelectionPredicate // what the cache does not evaluate
+	predicate storage.SelectionPredicate
+	rest      storage.SelectionPredicate // what the cache does not evaluate of it
 	isAll     bool                       // that is nothing
+	selects   bool                       // the cache evaluates the other part
 	bookmarks bool
 	sub       *watchcore.Subscription
 	options   watchcore.SubscribeOptions // of sub, but for its start
@@ -136,10 +146,11 @@ type watcher struct {
 	out       chan watch.Event
 	ctx       context.Context
 	cancel    context.CancelFunc
-	after     uint64 // the revision that the client named
-	endMark   bool   // the initial state ends with a bookmark
-	starting  bool   // the initial state is not complete
-	began     uint64 // the cache's revision when the watch began: what came until then is init events
+	reading   context.Context // ends with ctx, or when the cache cannot select any more
+	after     uint64          // the revision that the client named
+	endMark   bool            // the initial state ends with a bookmark
+	starting  bool            // the initial state is not complete
+	began     uint64          // the cache's revision when the watch began: what came until then is init events
 
 	catchingUp bool    // between the marks of a resync
 	difference []given // what came since its beginning
@@ -194,6 +205,7 @@ func (w *watcher) forward() error {
 	waiting, cancel := w.untilBookmark()
 	defer func() { cancel() }()
 	for {
+		before := w.sub.Position()
 		batch, err := w.next(waiting)
 		isDue := errors.Is(err, context.DeadlineExceeded)
 		if isDue {
@@ -205,6 +217,14 @@ func (w *watcher) forward() error {
 		case w.ctx.Err() != nil:
 			batch.Release()
 			return nil
+		case w.reading.Err() != nil || w.selects && w.store.reads.encrypts && !w.store.reads.all(w.ctx):
+			batch.Release()
+			if err := w.selectHere(before); err != nil {
+				return err
+			}
+			cancel()
+			waiting, cancel = w.untilBookmark()
+			continue
 		case errors.Is(err, watchcore.ErrLagged) && lost == nil:
 			lost = err // what was lost follows as a difference, or the subscription has ended
 			continue
@@ -231,12 +251,23 @@ func (w *watcher) forward() error {
 	}
 }
 
+// selectHere goes on behind a position by selecting decoded objects, as the cache cannot read all of them any more. In the middle of a
+// state or of a difference that is not possible.
+func (w *watcher) selectHere(before watchcore.Position) error {
+	if w.starting || w.catchingUp {
+		return errUnreadable()
+	}
+	w.rest, w.isAll, w.selects, w.reading = w.predicate, false, false, w.ctx
+	w.options.LabelSelector, w.options.FieldSelector = "", ""
+	return w.subscribe(w.ctx, watchcore.StartAfterPosition(before), false)
+}
+
 // untilBookmark is the context of the watch until its next bookmark is due.
 func (w *watcher) untilBookmark() (context.Context, context.CancelFunc) {
 	if !w.bookmarks {
-		return w.ctx, func() {}
+		return w.reading, func() {}
 	}
-	return context.WithDeadline(w.ctx, w.nextBookmark(time.Now()))
+	return context.WithDeadline(w.reading, w.nextBookmark(time.Now()))
 }
 
 // nextBookmark is when the next bookmark is due: each minute, and shortly before the watch has to end.

@@ -174,10 +174,11 @@ func TestSelectors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, settings...)
-			if w.plain != strings.HasPrefix(name, "by the cache") {
-				t.Fatalf("the cache reads the objects: %v", w.plain)
-			}
 			from := w.create(t, "a").ResourceVersion
+			must(t, w.cache.WaitUntil(t.Context(), w.label(t, "a", "first")))
+			if reads := w.reads.all(t.Context()); reads != strings.HasPrefix(name, "by the cache") {
+				t.Fatalf("the cache reads the objects: %v", reads)
+			}
 			p := storage.SelectionPredicate{
 				Label: labels.SelectorFromSet(labels.Set{"n": "1"}), Field: fields.ParseSelectorOrDie("metadata.name=a,status.phase!=Failed,spec.nodeName="),
 				GetAttrs: podAttributes,
@@ -213,24 +214,38 @@ func TestEncryptionIsReloaded(t *testing.T) {
 	transformer := &reloading{Transformer: identity.NewEncryptCheckTransformer(), inner: reversing{}}
 	w := newWorld(t, withTransformer(transformer))
 	from := w.create(t, "a").ResourceVersion
-	open, err := w.Watch(t.Context(), "/pods/", storage.ListOptions{ResourceVersion: from, Recursive: true, Predicate: storage.SelectionPredicate{
-		Label: labels.Everything(), Field: fields.ParseSelectorOrDie("metadata.name=b"), GetAttrs: podAttributes,
-	}})
-	must(t, err)
-	defer open.Stop()
+	selected := func(r string) watch.Interface {
+		open, err := w.Watch(t.Context(), "/pods/", storage.ListOptions{ResourceVersion: from, Recursive: true, Predicate: storage.SelectionPredicate{
+			Label: labels.Everything(), Field: fields.ParseSelectorOrDie(r), GetAttrs: podAttributes,
+		}})
+		must(t, err)
+		t.Cleanup(open.Stop)
+		return open
+	}
+	coming, staying := selected("metadata.name=b"), selected("metadata.name=a")
+	if !w.reads.all(t.Context()) {
+		t.Error("the cache does not select")
+	}
 	transformer.on.Store(true)
 	w.create(t, "b")
 	w.create(t, "c")
-	select {
-	case e := <-open.ResultChan():
-		if pod := podOf(t, e); pod.Name != "b" {
-			t.Errorf("the watcher got %s of %s", e.Type, pod.Name)
+	w.label(t, "a", "1")
+	for _, want := range []struct {
+		watch.Interface
+		watch.EventType
+		name string
+	}{{coming, watch.Added, "b"}, {staying, watch.Modified, "a"}} {
+		select {
+		case e := <-want.ResultChan():
+			if pod := podOf(t, e); pod.Name != want.name || e.Type != want.EventType {
+				t.Errorf("the watcher of %s got %s of %s", want.name, e.Type, pod.Name)
+			}
+		case <-time.After(time.Minute):
+			t.Errorf("the watcher of %s got nothing", want.name)
 		}
-	case <-time.After(time.Minute):
-		t.Error("the watcher got nothing")
 	}
-	if stored := transformer.stored.Load(); stored != 3 {
-		t.Errorf("%d objects were encrypted, not 3", stored)
+	if stored := transformer.stored.Load(); stored != 4 {
+		t.Errorf("%d objects were encrypted, not 4", stored)
 	}
 }
 
