@@ -109,11 +109,11 @@ for package in $(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}
     source=$(go list -f '{{.Dir}}' "$package")
     package=${package#"$tests/"} binary=$work/bin/${package//\//-}.test
     go test -c -o "$binary" "$tests/$package"
-    start=$SECONDS running=0 at_once=$jobs
+    start=$SECONDS at_once=$jobs
     # These tests listen on sockets whose names they share.
     [ "$package" != controlplane/transformation ] || at_once=1
     for test in $(cd -- "$source" && "$binary" -test.list "$pattern" 2>/dev/null | grep '^Test'); do
-        [ $((running++)) -lt "$at_once" ] || wait -n
+        while [ "$(jobs -pr | wc -l)" -ge "$at_once" ]; do wait -n; done
         judge "$package" "$test" &
     done
     wait
