@@ -91,7 +91,7 @@ func TestRevisionsAreAnsweredAsTheCacherDoes(t *testing.T) {
 	}
 
 	yes, no := true, false
-	var all, watches sync.WaitGroup
+	var all, watches, answered sync.WaitGroup
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	open := map[string][2]*followed{}
@@ -149,7 +149,7 @@ func TestRevisionsAreAnsweredAsTheCacherDoes(t *testing.T) {
 				if which == "get" && form != "" {
 					continue
 				}
-				all.Go(func() {
+				answered.Go(func() {
 					answers := make([]string, 2)
 					var reads sync.WaitGroup
 					for i, s := range both {
@@ -163,7 +163,8 @@ func TestRevisionsAreAnsweredAsTheCacherDoes(t *testing.T) {
 			}
 		}
 	}
-	watches.Wait() // all are open, or refused after three seconds
+	watches.Wait()  // all are open, or refused after three seconds
+	answered.Wait() // errors name the revision that a cache has
 	touched, err := ours.versioner.ParseResourceVersion(ours.touch(t, "a"))
 	must(t, err)
 	until(t, "all watches have polled the change", func() bool {
