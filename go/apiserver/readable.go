@@ -97,10 +97,11 @@ func (r *readable) look(ctx context.Context) (bool, error) {
 	}
 }
 
-// follow subscribes to the objects behind the position of the last look, or all of the window.
+// follow subscribes to the objects behind the position of the last look, or all of the window where that is of another history or has left
+// it.
 func (r *readable) follow(ctx context.Context) (*watchcore.Subscription, error) {
 	options := watchcore.SubscribeOptions{Start: watchcore.StartAfterPosition(r.at), Range: r.keys, FieldSelector: nameless, StopOnResync: true}
-	if !r.looked || r.at.Revision+1 < r.cache.Oldest() {
+	if !r.looked || r.at.Epoch != r.cache.Position().Epoch || r.at.Revision+1 < r.cache.Oldest() {
 		options.Start = watchcore.StartAfter(r.cache.Oldest() - 1)
 	}
 	return r.cache.Subscribe(ctx, options)
@@ -112,8 +113,7 @@ func (r *readable) run(ctx context.Context) {
 	if r.cache.WaitReady(ctx) != nil {
 		return
 	}
-	r.all(ctx)
-	for r.encrypts && r.ended.Err() == nil {
+	for r.all(ctx); r.encrypts && r.ended.Err() == nil; r.all(ctx) {
 		r.mu.Lock()
 		sub, err := r.follow(ctx)
 		r.mu.Unlock()
