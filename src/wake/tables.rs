@@ -158,6 +158,10 @@ impl Tables {
         {
             self.read(waiters, message);
         }
+        if self.unread.is_empty() {
+            // Ten thousand that come at once leave half a megabyte, which no later pass would use.
+            self.unread = VecDeque::new();
+        }
     }
 
     fn read(&mut self, waiters: &Waiters, message: Message) {

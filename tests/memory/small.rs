@@ -1,6 +1,12 @@
 //! The small things of which there are many: idle subscriptions, buckets, keys kept as delivered.
 
 use crate::heap::{alone, held, held_at_most};
+use futures_core::Stream;
+use std::pin::Pin;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
+use std::time::Duration;
 use watchcore::{Cache, Change, Index, Kind, OnLag, ReadPath, Start, Subscription, WakeSet};
 
 const COUNT: usize = 10_000;
@@ -20,6 +26,31 @@ fn each(mut open: impl FnMut(usize) -> Subscription) -> (Vec<Subscription>, i64)
     (all, (held() - before) / COUNT as i64)
 }
 
+const BOUND: Duration = Duration::from_secs(60);
+
+/// A waker that keeps the notifier, which all caches share, until its other end is dropped.
+struct Brake(Sender<()>, Mutex<Receiver<()>>);
+
+impl Wake for Brake {
+    fn wake(self: Arc<Self>) {
+        self.0.send(()).ok();
+        self.1.lock().unwrap().recv_timeout(BOUND).ok();
+    }
+}
+
+/// Runs this while the notifier is kept, so that it reads everything at once that it is told meanwhile.
+fn while_the_notifier_is_kept(run: impl FnOnce()) {
+    let elsewhere = Cache::builder("/").build().unwrap();
+    let mut one = elsewhere.subscribe(Start::Now).open().unwrap();
+    let ((here, arrived), (go, going)) = (channel(), channel());
+    let brake = Waker::from(Arc::new(Brake(here, Mutex::new(going))));
+    assert!(Pin::new(&mut one).poll_next(&mut Context::from_waker(&brake)).is_pending());
+    elsewhere.writer().unwrap().apply(1, [Change::put("/x", "1")]).unwrap();
+    arrived.recv_timeout(BOUND).expect("the notifier is in the waker");
+    run();
+    drop(go);
+}
+
 #[test]
 fn subscriptions_buckets_and_shown_keys_are_small() {
     let _alone = alone();
@@ -37,14 +68,16 @@ fn subscriptions_buckets_and_shown_keys_are_small() {
     assert!(bytes <= 168, "{bytes} bytes an idle subscription");
     // Asleep as members of a wake set, with what the notifier knows of them.
     let (before, set) = (held(), WakeSet::new().unwrap());
-    for (tag, one) in plain.iter_mut().enumerate() {
-        set.add(one, tag as u64).unwrap();
-        assert!(!one.arm().unwrap());
-    }
-    let most = before + (301 - bytes) * COUNT as i64;
+    while_the_notifier_is_kept(|| {
+        for (tag, one) in plain.iter_mut().enumerate() {
+            set.add(one, tag as u64).unwrap();
+            assert!(!one.arm().unwrap());
+        }
+    });
+    let most = before + (290 - bytes) * COUNT as i64;
     let asleep = bytes + (held_at_most(most) - before) / COUNT as i64;
     println!("a sleeping subscription: {asleep} bytes");
-    assert!(asleep <= 301, "{asleep} bytes a sleeping subscription");
+    assert!(asleep <= 290, "{asleep} bytes a sleeping subscription");
     drop(plain);
 
     // Of one namespace each, with their buckets.
@@ -74,23 +107,26 @@ fn subscriptions_buckets_and_shown_keys_are_small() {
     let bucket = (without - held()) / COUNT as i64;
     let bytes = both / COUNT as i64;
     println!("an idle subscription of one namespace: {bytes} bytes with its bucket, which gave {bucket} back");
-    // Together: pages of the table of buckets are the heap's, which keeps some for what is written next.
-    assert!(bytes <= 645, "{bytes} bytes an idle subscription of one namespace");
-    assert!(bucket <= 128, "{bucket} bytes a bucket");
+    // Pages of the table of buckets are the heap's, which keeps some for what is written next: 570 to 630, and 76 to 125, in
+    // forty runs.
+    assert!(bytes <= 690, "{bytes} bytes an idle subscription of one namespace");
+    assert!(bucket <= 176, "{bucket} bytes a bucket");
 
     // The same asleep at their buckets, as members of a wake set. The notifier has these for a while when they are gone.
     all = (0..COUNT).map(|at| cache.subscribe(Start::Now).prefix(namespace(at)).open().unwrap()).collect();
     write_until(&cache, COUNT);
     all.iter_mut().for_each(|subscription| assert!(subscription.poll(16).unwrap().is_empty()));
     let (before, set) = (held(), WakeSet::new().unwrap());
-    for (tag, one) in all.iter_mut().enumerate() {
-        set.add(one, tag as u64).unwrap();
-        assert!(!one.arm().unwrap());
-    }
-    let most = before + 278 * COUNT as i64;
+    while_the_notifier_is_kept(|| {
+        for (tag, one) in all.iter_mut().enumerate() {
+            set.add(one, tag as u64).unwrap();
+            assert!(!one.arm().unwrap());
+        }
+    });
+    let most = before + 270 * COUNT as i64;
     let sleep = (held_at_most(most) - before) / COUNT as i64;
     println!("the sleep of a subscription of one namespace: {sleep} bytes");
-    assert!(sleep <= 278, "{sleep} bytes the sleep of a subscription of one namespace");
+    assert!(sleep <= 270, "{sleep} bytes the sleep of a subscription of one namespace");
     drop(all);
 
     // What was delivered to a consumer, by policy.
