@@ -12,9 +12,6 @@ use std::time::{Duration, Instant};
 /// Bound of every wait: far above what any step takes on a loaded machine.
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
 
-/// What a stop of the feeder may take, by the contract.
-pub(crate) const STOP: Duration = Duration::from_secs(2);
-
 /// Waits until `condition` holds; fails with `what` if it does not come to hold.
 #[track_caller]
 pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {

@@ -114,8 +114,7 @@ async fn list_that_waits_in_vain_is_504() {
         assert_eq!(answer.header("retry-after"), Some("1"));
         assert_eq!(answer.json()["details"]["retryAfterSeconds"], 1);
     }
-    let took = from.elapsed();
-    assert!((Duration::from_secs(6)..Duration::from_secs(9)).contains(&took), "two waits of 3 s: {took:?}");
+    assert!(from.elapsed() >= Duration::from_secs(6), "two waits of 3 s: {:?}", from.elapsed());
     assert_eq!(waits("&revision=0").await.json()["count"], 1, "what is there is there");
     let before = ground.writer().demand().consistent;
     let (after, ()) = tokio::join!(waits(""), async {
