@@ -183,7 +183,7 @@ export WATCHCORE_TEST_GROUPS="${*:-rust loom c go}"
 limit=${WATCHCORE_STEP_TIMEOUT:-2400}
 mkdir -p "$logs"
 rm -f "$logs"/*.{log,times}
-passed=0 failed=0 summary=
+passed=0 failed=0 summary= reasons=
 # By process: "LANE STEP BEGAN".
 declare -A running=()
 
@@ -206,6 +206,14 @@ begin() {
     timeout --kill-after=10 "$limit" "$root/scripts/test.sh" --step "$name" </dev/null >"$logs/$name.log" 2>&1 &
     running[$!]="$1 $name $SECONDS"
 }
+# reasons: what a log says of the tests and commands that failed; its last lines, if it names none.
+reasons() {
+    local all said
+    all=$(tr -d '\0')
+    said=$(grep -a -A 1 -E '^test .* FAILED|panicked at|^ *--- FAIL|^FAIL|^error|: error:|MISSING|^test\.sh: ' <<<"$all" | grep -v '^--$' | head -n 12)
+    [ -n "$said" ] || said=$(tail -n 5 <<<"$all")
+    cut -c -200 <<<"$said"
+}
 # ended PROCESS STATUS: tells how a step ended, and starts the next one of its lane.
 ended() {
     local lane name began result processor
@@ -222,7 +230,12 @@ ended() {
     124 | 137) result="FAILED (time)"; echo "test.sh: step $name was ended after $limit s" >>"$logs/$name.log" ;;
     *) result="FAILED ($2)" ;;
     esac
-    if [ "$2" = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+    if [ "$2" = 0 ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        reasons+="$name failed:"$'\n'$(reasons <"$logs/$name.log")$'\n'
+    fi
     processor=$(sed -n '2s/[ms]/ /gp' "$logs/$name.times" 2>/dev/null | awk '{ printf "%d", $1 * 60 + $2 + $3 * 60 + $4 }')
     summary+=$(row "$name" "$result" $((SECONDS - began)) "${processor:--}")$'\n'
     printf '\n==== %s: %s, %d s ====\n' "$name" "$result" $((SECONDS - began))
@@ -274,7 +287,8 @@ printf '\n==== summary ====\n%s\n%s%s\n' "$(row step result seconds processor)" 
 for one in "${left_out[@]}"; do
     printf '%s was left out: %s=1 make test, or scripts/test.sh --step %s, runs it\n' "${one% *}" "${one#* }" "${one% *}"
 done
-printf '%d passed, %d failed\n' "$passed" "$failed"
+# Again at the end: of a long output the end is what is kept.
+printf '%s%d passed, %d failed\n' "$reasons" "$passed" "$failed"
 [ "$failed" -eq 0 ]
 exit
 }
