@@ -30,6 +30,7 @@ func (s *store) followDeletions(ctx context.Context) {
 	for s.cache.WaitReady(ctx) == nil {
 		if err := s.followOnce(ctx); err != nil && ctx.Err() == nil {
 			klog.V(2).InfoS("watchcore: the deletions are followed anew", "resource", s.resource, "err", err)
+			pause(ctx, meterPeriod) // not again and again, whatever the reason
 		}
 	}
 }
