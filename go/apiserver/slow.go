@@ -17,13 +17,13 @@ const remembering = ", remembers keys"
 
 // subscribe opens the subscription of the watch. One that remembers costs some bytes for each key that the watcher has, and to begin
 // behind a revision it reads all keys of the range; the others cost nothing of that, and cannot go on when they have lost events.
-func (w *watcher) subscribe(ctx context.Context, start watchcore.Start, remembers bool) (err error) {
+func (w *watcher) subscribe(start watchcore.Start, remembers bool) (err error) {
 	options := w.options
 	options.Name, options.Start = w.store.resource.String(), start
 	if remembers {
 		options.Name, options.OnLag = options.Name+remembering, watchcore.LagResnapshot
 	}
-	sub, err := w.store.cache.Subscribe(ctx, options)
+	sub, err := w.store.cache.Subscribe(w.ctx, options)
 	if err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func (w *watcher) again(remembers bool) {
 		w.store.seeding.Lock()
 		defer w.store.seeding.Unlock()
 	}
-	_ = w.subscribe(w.ctx, watchcore.StartAfterPosition(w.sub.Position()), remembers)
+	_ = w.subscribe(watchcore.StartAfterPosition(w.sub.Position()), remembers)
 }
 
 // isSlow says whether the watch stands in the older half of the window, by time.

@@ -67,7 +67,7 @@ func (s *store) Watch(ctx context.Context, key string, opts storage.ListOptions)
 	}
 	w.reading, w.cancel = reading, func() { leave(); unread(); endReading(); cancel() }
 	keys := keysOf(prepared, opts.Recursive)
-	start, err := s.start(ctx, keys, revision, opts)
+	start, err := s.start(w.ctx, keys, revision, opts)
 	if err != nil {
 		return w.refused(err), nil
 	}
@@ -82,7 +82,7 @@ func (s *store) Watch(ctx context.Context, key string, opts storage.ListOptions)
 		MaxBatch:       taken,
 	}
 	// A lost initial state is completed by a difference, for which the subscription has the keys that it gave out.
-	if err := w.subscribe(ctx, start, w.starting); err != nil {
+	if err := w.subscribe(start, w.starting); err != nil {
 		return w.refused(s.statusError(err)), nil
 	}
 	w.began = s.cache.Revision()
@@ -259,7 +259,7 @@ func (w *watcher) selectHere(before watchcore.Position) error {
 	}
 	w.rest, w.isAll, w.selects, w.reading = w.predicate, false, false, w.ctx
 	w.options.LabelSelector, w.options.FieldSelector = "", ""
-	return w.subscribe(w.ctx, watchcore.StartAfterPosition(before), false)
+	return w.subscribe(watchcore.StartAfterPosition(before), false)
 }
 
 // untilBookmark is the context of the watch until its next bookmark is due.

@@ -413,6 +413,27 @@ func TestWatchEndsWithItsCache(t *testing.T) {
 	}
 }
 
+// A watch whose request is cancelled ends, and gives no error: its subscription ends by the same context.
+func TestCancelledWatchesGiveNoError(t *testing.T) {
+	w := newWorld(t)
+	must(t, w.cache.WaitReady(t.Context()))
+	for range 20 {
+		request, cancel := context.WithCancel(t.Context())
+		var open []watch.Interface
+		for range 500 {
+			one, err := w.Watch(request, "/pods/", storage.ListOptions{Predicate: storage.Everything, Recursive: true})
+			must(t, err)
+			open = append(open, one)
+		}
+		cancel()
+		for _, one := range open {
+			for e := range one.ResultChan() {
+				t.Errorf("a cancelled watch gave %s %v", e.Type, e.Object)
+			}
+		}
+	}
+}
+
 // A resourceVersion may be any number: one that will not come is too large, for a watch it has not come yet.
 func TestRevisionsThatDoNotCome(t *testing.T) {
 	w := newWorld(t)
