@@ -64,23 +64,37 @@ func (s *store) followOnce(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// edge is the part of the window that may leave it between a look at the state there and the begin of a watch.
+const edge = 64
+
 // resumable returns a revision behind which a watch may begin in the place of one that has left the window, because nothing of the keys
 // has changed in between; else the revision itself.
 func (s *store) resumable(ctx context.Context, keys watchcore.Range, revision uint64) uint64 {
-	seen := s.deletions.seen.Load()
-	if revision+1 >= s.cache.Oldest() || revision >= seen || revision < s.deletions.begun.Load() || revision < s.deletions.newest.Load() {
+	seen, oldest := s.deletions.seen.Load(), s.cache.Oldest()
+	if revision+1 >= oldest || oldest > seen || revision < s.deletions.begun.Load() || revision < s.deletions.newest.Load() {
 		return revision
 	}
-	// The state of seen itself: what has changed since may have changed before, too.
-	page, err := s.cache.List(ctx, keys, watchcore.ListOptions{Read: watchcore.ReadExact(seen)})
+	// What has changed since may have changed before, too: a state tells what had not changed until then. The newer one stays in the
+	// window for long, and the older one may be older than the first change.
+	for _, at := range []uint64{seen, oldest + (seen-oldest)/edge} {
+		if s.unchanged(ctx, keys, revision, at) {
+			return at
+		}
+	}
+	return revision
+}
+
+// unchanged says whether no key has a version of after the revision in a later state.
+func (s *store) unchanged(ctx context.Context, keys watchcore.Range, revision, at uint64) bool {
+	page, err := s.cache.List(ctx, keys, watchcore.ListOptions{Read: watchcore.ReadExact(at)})
 	if err != nil {
-		return revision
+		return false
 	}
 	defer page.Release()
 	for kv := range page.All() {
 		if kv.ModRevision() > revision {
-			return revision
+			return false
 		}
 	}
-	return seen
+	return true
 }

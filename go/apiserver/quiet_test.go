@@ -17,13 +17,16 @@ import (
 func TestQuietKindsResume(t *testing.T) {
 	for name, c := range map[string]struct {
 		meanwhile func(*world)
+		late      bool // the kind changes, and the window has that
 		resumes   bool
 	}{
-		"nothing happens": {func(*world) {}, true},
-		"a change":        {func(w *world) { w.label(t, "a", "meanwhile") }, false},
+		"nothing happens":        {func(*world) {}, false, true},
+		"a change in the window": {func(*world) {}, true, true},
+		"a change":               {func(w *world) { w.label(t, "a", "meanwhile") }, false, false},
+		"two changes":            {func(w *world) { w.label(t, "a", "meanwhile") }, true, false},
 		"a deletion": {func(w *world) {
 			must(t, w.Delete(t.Context(), podKey("b"), &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}))
-		}, false},
+		}, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, withCache(watchcore.Config{Capacity: 128}))
@@ -38,9 +41,20 @@ func TestQuietKindsResume(t *testing.T) {
 				must(t, err)
 				must(t, w.cache.WaitUntil(t.Context(), uint64(answer.Header.Revision)))
 			}
+			first := "last"
+			if c.late {
+				first = "late"
+				changed := w.label(t, "a", first)
+				until(t, "that is known", func() bool { return w.deletions.seen.Load() >= changed })
+			}
 			open := w.follow(t, from)
 			w.label(t, "a", "last")
 			e := <-open.ResultChan()
+			if c.resumes && e.Type == watch.Modified {
+				if pod := podOf(t, e); pod.Labels["n"] != first {
+					t.Errorf("the first event is the change %q, not %q", pod.Labels["n"], first)
+				}
+			}
 			if resumes := e.Type == watch.Modified; resumes != c.resumes || !resumes && e.Type != watch.Error {
 				t.Errorf("the first event is %s %v", e.Type, e.Object)
 			}
