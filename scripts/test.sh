@@ -206,13 +206,10 @@ begin() {
     timeout --kill-after=10 "$limit" "$root/scripts/test.sh" --step "$name" </dev/null >"$logs/$name.log" 2>&1 &
     running[$!]="$1 $name $SECONDS"
 }
-# reasons: what a log says of the tests and commands that failed; its last lines, if it names none.
-reasons() {
-    local all said
-    all=$(tr -d '\0')
-    said=$(grep -a -A 1 -E '^test .* FAILED|panicked at|^ *--- FAIL|^FAIL|^error|: error:|MISSING|^test\.sh: ' <<<"$all" | grep -v '^--$' | head -n 12)
-    [ -n "$said" ] || said=$(tail -n 5 <<<"$all")
-    cut -c -200 <<<"$said"
+# why LOG: what it says of the tests and commands that failed; its last lines, if it names none.
+why() {
+    local named='^test .* FAILED|panicked at|^ *--- FAIL|^FAIL|^error|: error:|MISSING|^test\.sh: '
+    { grep -a -A 1 -E "$named" "$1" || tail -n 5 "$1"; } | tr -d '\0' | grep -a -v '^--$' | head -n 12 | cut -c -200
 }
 # ended PROCESS STATUS: tells how a step ended, and starts the next one of its lane.
 ended() {
@@ -234,7 +231,7 @@ ended() {
         passed=$((passed + 1))
     else
         failed=$((failed + 1))
-        reasons+="$name failed:"$'\n'$(reasons <"$logs/$name.log")$'\n'
+        reasons+="$name failed:"$'\n'$(why "$logs/$name.log")$'\n'
     fi
     processor=$(sed -n '2s/[ms]/ /gp' "$logs/$name.times" 2>/dev/null | awk '{ printf "%d", $1 * 60 + $2 + $3 * 60 + $4 }')
     summary+=$(row "$name" "$result" $((SECONDS - began)) "${processor:--}")$'\n'

@@ -64,7 +64,7 @@ func (s *store) followOnce(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// edge is the part of the window that may leave it between a look at the state there and the begin of a watch.
+// edge: a 64th of the window may leave it between a look at the state there and the begin of a watch.
 const edge = 64
 
 // resumable returns a revision behind which a watch may begin in the place of one that has left the window, because nothing of the keys

@@ -60,12 +60,12 @@ func (s *store) Watch(ctx context.Context, key string, opts storage.ListOptions)
 	var cancel context.CancelFunc
 	w.ctx, cancel = context.WithCancel(ctx)
 	leave := context.AfterFunc(s.open, cancel)
-	reading, endReading := context.WithCancel(w.ctx)
-	unread := func() bool { return true }
+	w.reading, w.cancel = w.ctx, func() { leave(); cancel() }
 	if w.selects = parts.byCache(); w.selects {
-		unread = context.AfterFunc(s.reads.ended, endReading)
+		reading, end := context.WithCancel(w.ctx)
+		unread := context.AfterFunc(s.reads.ended, end)
+		w.reading, w.cancel = reading, func() { leave(); unread(); cancel() }
 	}
-	w.reading, w.cancel = reading, func() { leave(); unread(); endReading(); cancel() }
 	keys := keysOf(prepared, opts.Recursive)
 	start, err := s.start(w.ctx, keys, revision, opts)
 	if err != nil {

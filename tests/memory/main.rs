@@ -3,6 +3,9 @@
 //! The count is the whole process's: each test holds `heap::alone()`, and they are in no other binary.
 #![allow(unreachable_pub)]
 
+#[cfg(feature = "async")]
+#[path = "../support/bell.rs"]
+mod bell;
 mod bound;
 mod heap;
 mod reclaimer;

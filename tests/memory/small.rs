@@ -1,13 +1,7 @@
 //! The small things of which there are many: idle subscriptions, buckets, keys kept as delivered.
 
 use crate::heap::{alone, held, held_at_most};
-use futures_core::Stream;
-use std::pin::Pin;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Wake, Waker};
-use std::time::Duration;
-use watchcore::{Cache, Change, Index, Kind, OnLag, ReadPath, Start, Subscription, WakeSet};
+use watchcore::{Cache, Change, Index, Kind, OnLag, ReadPath, Start, Subscription, WakeSet, Writer};
 
 const COUNT: usize = 10_000;
 
@@ -26,42 +20,72 @@ fn each(mut open: impl FnMut(usize) -> Subscription) -> (Vec<Subscription>, i64)
     (all, (held() - before) / COUNT as i64)
 }
 
-const BOUND: Duration = Duration::from_secs(60);
-
-/// A waker that keeps the notifier, which all caches share, until its other end is dropped.
-struct Brake(Sender<()>, Mutex<Receiver<()>>);
-
-impl Wake for Brake {
-    fn wake(self: Arc<Self>) {
-        self.0.send(()).ok();
-        self.1.lock().unwrap().recv_timeout(BOUND).ok();
-    }
-}
-
 /// Runs this while the notifier is kept, so that it reads everything at once that it is told meanwhile.
 fn while_the_notifier_is_kept(run: impl FnOnce()) {
-    let elsewhere = Cache::builder("/").build().unwrap();
-    let mut one = elsewhere.subscribe(Start::Now).open().unwrap();
-    let ((here, arrived), (go, going)) = (channel(), channel());
-    let brake = Waker::from(Arc::new(Brake(here, Mutex::new(going))));
-    assert!(Pin::new(&mut one).poll_next(&mut Context::from_waker(&brake)).is_pending());
-    elsewhere.writer().unwrap().apply(1, [Change::put("/x", "1")]).unwrap();
-    arrived.recv_timeout(BOUND).expect("the notifier is in the waker");
+    #[cfg(feature = "async")]
+    let _kept = keep_the_notifier();
     run();
-    drop(go);
+}
+
+/// Keeps the notifier, which calls all wakers, in one of another cache until the result is dropped.
+#[cfg(feature = "async")]
+fn keep_the_notifier() -> std::sync::mpsc::Sender<()> {
+    use crate::bell::{BOUND, brake};
+    use futures_core::Stream;
+    let cache = Cache::builder("/").build().unwrap();
+    let mut one = cache.subscribe(Start::Now).open().unwrap();
+    let (brake, arrived, go) = brake();
+    assert!(std::pin::Pin::new(&mut one).poll_next(&mut std::task::Context::from_waker(&brake)).is_pending());
+    cache.writer().unwrap().apply(1, [Change::put("/x", "1")]).unwrap();
+    arrived.recv_timeout(BOUND).expect("the notifier is in the waker");
+    go
+}
+
+/// A cache with an index whose log is full: what is written later takes no more room.
+fn full() -> (Cache, Writer) {
+    let cache = Cache::builder("/").capacity(1024).index(Index::prefix(3)).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    for revision in 1..=3000 {
+        writer.apply(revision, [Change::put("/x", "1")]).unwrap();
+    }
+    (cache, writer)
+}
+
+/// Writes until there are so many buckets: the writer answers some of those who ask for one with each revision.
+fn write_until(cache: &Cache, writer: &mut Writer, buckets: usize) {
+    for _ in 0..COUNT {
+        writer.apply(cache.position().revision + 1, [Change::put("/x", "1")]).unwrap();
+        if cache.stats().buckets == buckets as u64 {
+            break;
+        }
+    }
+    assert_eq!(cache.stats().buckets, buckets as u64, "at {:?}", cache.position());
+}
+
+/// How many bytes an idle subscription of one namespace takes with its bucket, and how many the bucket gives back.
+fn of_one_namespace() -> (i64, i64) {
+    let (cache, mut writer) = full();
+    let mut all = Vec::with_capacity(COUNT);
+    let before = held() - (COUNT * size_of::<Subscription>()) as i64;
+    all.extend((0..COUNT).map(|at| cache.subscribe(Start::Now).prefix(namespace(at)).open().unwrap()));
+    write_until(&cache, &mut writer, COUNT);
+    for subscription in &mut all {
+        assert!(subscription.poll(16).unwrap().is_empty());
+        assert_eq!(subscription.stats().read_path, ReadPath::Chain { index: "prefix of depth 3".into() });
+    }
+    let bytes = (held() - before) / COUNT as i64;
+    all.clear();
+    let without = held();
+    write_until(&cache, &mut writer, 0);
+    let bucket = (without - held()) / COUNT as i64;
+    println!("an idle subscription of one namespace: {bytes} bytes with its bucket, which gave {bucket} back");
+    (bytes, bucket)
 }
 
 #[test]
 fn subscriptions_buckets_and_shown_keys_are_small() {
     let _alone = alone();
-    let cache = Cache::builder("/").capacity(1024).index(Index::prefix(3)).build().unwrap();
-    let mut writer = cache.writer().unwrap();
-    // The log is full: what is written later takes no more room.
-    let mut revision = 3000;
-    for revision in 1..=revision {
-        writer.apply(revision, [Change::put("/x", "1")]).unwrap();
-    }
-
+    let (cache, mut writer) = full();
     let (mut plain, bytes) = each(|_| cache.subscribe(Start::Now).open().unwrap());
     println!("an idle subscription: {bytes} bytes");
     // Its filter is everybody's.
@@ -80,41 +104,18 @@ fn subscriptions_buckets_and_shown_keys_are_small() {
     assert!(asleep <= 290, "{asleep} bytes a sleeping subscription");
     drop(plain);
 
-    // Of one namespace each, with their buckets.
-    let mut all = Vec::with_capacity(COUNT);
-    let before = held() - (COUNT * size_of::<Subscription>()) as i64;
-    all.extend((0..COUNT).map(|at| cache.subscribe(Start::Now).prefix(namespace(at)).open().unwrap()));
-    // The writer answers some of those who ask for a bucket with each revision.
-    let mut write_until = |cache: &Cache, buckets: usize| {
-        for _ in 0..COUNT {
-            revision += 1;
-            writer.apply(revision, [Change::put("/x", "1")]).unwrap();
-            if cache.stats().buckets == buckets as u64 {
-                break;
-            }
-        }
-        assert_eq!(cache.stats().buckets, buckets as u64, "after {revision} revisions");
-    };
-    write_until(&cache, COUNT);
-    for subscription in &mut all {
-        assert!(subscription.poll(16).unwrap().is_empty());
-        assert_eq!(subscription.stats().read_path, ReadPath::Chain { index: "prefix of depth 3".into() });
-    }
-    let both = held() - before;
-    all.clear();
-    let without = held();
-    write_until(&cache, 0);
-    let bucket = (without - held()) / COUNT as i64;
-    let bytes = both / COUNT as i64;
-    println!("an idle subscription of one namespace: {bytes} bytes with its bucket, which gave {bucket} back");
-    // Pages of the table of buckets are the heap's, which keeps some for what is written next: 570 to 630, and 76 to 125, in
-    // forty runs.
-    assert!(bytes <= 690, "{bytes} bytes an idle subscription of one namespace");
-    assert!(bucket <= 176, "{bucket} bytes a bucket");
+    // Of one namespace each, with their buckets. Their table takes pages of the heap, which keeps a random number of them for what is
+    // written next: what they need shows in the best of three caches.
+    let mut measured = (0..3).map(|_| of_one_namespace());
+    assert!(
+        measured.any(|(bytes, bucket)| bytes <= 645 && bucket <= 128),
+        "subscriptions of one namespace, or buckets, take more"
+    );
 
     // The same asleep at their buckets, as members of a wake set. The notifier has these for a while when they are gone.
-    all = (0..COUNT).map(|at| cache.subscribe(Start::Now).prefix(namespace(at)).open().unwrap()).collect();
-    write_until(&cache, COUNT);
+    let mut all: Vec<_> =
+        (0..COUNT).map(|at| cache.subscribe(Start::Now).prefix(namespace(at)).open().unwrap()).collect();
+    write_until(&cache, &mut writer, COUNT);
     all.iter_mut().for_each(|subscription| assert!(subscription.poll(16).unwrap().is_empty()));
     let (before, set) = (held(), WakeSet::new().unwrap());
     while_the_notifier_is_kept(|| {
@@ -130,9 +131,10 @@ fn subscriptions_buckets_and_shown_keys_are_small() {
     drop(all);
 
     // What was delivered to a consumer, by policy.
+    let revision = cache.position().revision;
     for chunk in 0..COUNT / 100 {
         let keys: Vec<String> = (0..100).map(|at| format!("{}pod", namespace(chunk * 100 + at))).collect();
-        writer.apply(revision + 10 + chunk as u64, keys.iter().map(|key| Change::put(key, "v"))).unwrap();
+        writer.apply(revision + 1 + chunk as u64, keys.iter().map(|key| Change::put(key, "v"))).unwrap();
     }
     let subscribed = |policy| {
         let before = held();

@@ -1,24 +1,14 @@
 //! What stops or harms the notifier, which all caches of the process share.
 
 use crate::alone;
-use crate::bell::{BOUND, bell, next, once};
+use crate::bell::{BOUND, bell, brake, next, once};
 use futures_core::Stream;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 use watchcore::{Cache, Change, Filter, Start, WakeSet, Want};
-
-/// Holds the notifier until it is let go.
-struct Brake(Sender<()>, std::sync::Mutex<Receiver<()>>);
-
-impl Wake for Brake {
-    fn wake(self: Arc<Self>) {
-        self.0.send(()).ok();
-        self.1.lock().unwrap().recv_timeout(BOUND).ok();
-    }
-}
 
 #[test]
 fn it_lags_where_the_notifier_was_overrun_and_that_is_counted() {
@@ -28,8 +18,7 @@ fn it_lags_where_the_notifier_was_overrun_and_that_is_counted() {
     let mut parked = cache.subscribe(Start::Now).key("/never").open().unwrap();
     let mut held = cache.subscribe(Start::Now).key("/a").open().unwrap();
     let (bell, rings) = bell();
-    let ((here, arrived), (go, going)) = (channel(), channel());
-    let brake = Waker::from(Arc::new(Brake(here, std::sync::Mutex::new(going))));
+    let (brake, arrived, go) = brake();
     assert!(Pin::new(&mut held).poll_next(&mut Context::from_waker(&brake)).is_pending());
     assert!(once(&mut parked, &bell).is_pending());
     // While somebody waits for a revision no publisher looks itself.
@@ -57,8 +46,7 @@ fn a_publisher_wakes_a_few_while_the_notifier_is_held() {
     let cache = Cache::builder("/").build().unwrap();
     let mut writer = cache.writer().unwrap();
     let mut held = cache.subscribe(Start::Now).key("/a").open().unwrap();
-    let ((here, arrived), (go, going)) = (channel(), channel());
-    let brake = Waker::from(Arc::new(Brake(here, std::sync::Mutex::new(going))));
+    let (brake, arrived, go) = brake();
     assert!(Pin::new(&mut held).poll_next(&mut Context::from_waker(&brake)).is_pending());
     let (set, mut other) = (WakeSet::new().unwrap(), cache.subscribe(Start::Now).key("/b").open().unwrap());
     set.add(&mut other, 7).unwrap();
@@ -115,8 +103,7 @@ fn sleepers_with_filters_delay_nobody_else() {
         }
         // The notifier is held until both caches have called.
         let mut held = open(&other, Filter::any());
-        let ((here, arrived), (go, going)) = (channel(), channel());
-        let brake = Waker::from(Arc::new(Brake(here, std::sync::Mutex::new(going))));
+        let (brake, arrived, go) = brake();
         assert!(Pin::new(&mut held).poll_next(&mut Context::from_waker(&brake)).is_pending());
         in_other.apply(1, [Change::put("/a", "")]).unwrap();
         arrived.recv_timeout(BOUND).expect("the notifier is in the waker");
@@ -204,8 +191,7 @@ fn last_cache_is_dropped_by_the_notifier_and_panics() {
     let cache = Cache::builder("/").expect_load(true).decoder(decode).build().unwrap();
     let mut writer = cache.writer().unwrap();
     let mut held = cache.subscribe(Start::Now).open().unwrap();
-    let ((here, arrived), (go, going)) = (channel(), channel());
-    let brake = Waker::from(Arc::new(Brake(here, std::sync::Mutex::new(going))));
+    let (brake, arrived, go) = brake();
     assert!(Pin::new(&mut held).poll_next(&mut Context::from_waker(&brake)).is_pending());
     writer.load(5, []).unwrap();
     arrived.recv_timeout(BOUND).expect("the notifier is in the waker");

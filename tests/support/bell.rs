@@ -3,9 +3,9 @@
 
 use futures_core::Stream;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use watchcore::{Batch, Result, Subscription};
@@ -25,6 +25,22 @@ impl Wake for Bell {
 pub fn bell() -> (Arc<Bell>, Receiver<()>) {
     let (ring, rings) = channel();
     (Arc::new(Bell(ring, AtomicUsize::new(0))), rings)
+}
+
+/// A waker that keeps the notifier, which all caches share: it says that it was called, and returns when it is let go.
+struct Brake(Sender<()>, Mutex<Receiver<()>>);
+
+impl Wake for Brake {
+    fn wake(self: Arc<Self>) {
+        self.0.send(()).ok();
+        self.1.lock().unwrap().recv_timeout(BOUND).ok();
+    }
+}
+
+/// The waker, what says that it was called, and what lets the notifier go, also by its drop.
+pub fn brake() -> (Waker, Receiver<()>, Sender<()>) {
+    let ((here, arrived), (go, going)) = (channel(), channel());
+    (Waker::from(Arc::new(Brake(here, Mutex::new(going)))), arrived, go)
 }
 
 /// Polls once, as an executor does.
